@@ -1,7 +1,7 @@
 //! The directory of a fabric: whatever a hostile process asks, others still find published entries.
 
-use broker::directory::{Directory, Member};
 use fabric::directory::{Answer, Request};
+use fabric::directory::{Directory, Member};
 use fabric::{FabricId, ProcessId, Vid};
 
 use crate::input::Input;

@@ -7,19 +7,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fabric::attach::{LinkRefusal, NotStarted, Role, SOCKET_NAME, ToProcess};
-use fabric::directory::Answer;
+use fabric::directory::{Answer, Due};
+use fabric::link::LinkRequest;
 use fabric::session::{SessionId, ToSession};
-use fabric::{Epoch, ProcessId, netns, seqpacket};
+use fabric::{Epoch, InstanceId, ProcessId, netns, seqpacket};
+use instance::{Carried, Chunk, Follower, Roster};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{timeout, timeout_at};
 
-use crate::directory::Due;
-use crate::instance::{
-    Allowance, Arrival, Back, Carried, Instance, InstanceId, NotAdmitted, Outgoing, Phase, Roster, Seat,
-};
+use crate::instance::{Allowance, Arrival, Back, Instance, NotAdmitted, Outgoing, Phase, Seat};
 use crate::namespace::Namespace;
-use crate::output::{Chunk, Follower};
-use crate::peers::{LinkRequest, Observer, Peers};
+use crate::peers::{Observer, Peers};
 use crate::report::{ResumeReport, SuspendError, SuspendReport};
 use crate::{connection, link};
 
@@ -157,14 +155,14 @@ impl Broker {
         let _ = self.shared.until(id, arrived).await;
     }
 
-    /// Announces a follower: until it comes, for up to [`Output::PATIENCE`](crate::Output::PATIENCE), the broker keeps all output
+    /// Announces a follower: until it comes, for up to [`Output::PATIENCE`](instance::Output::PATIENCE), the broker keeps all output
     /// for it, and makes the command wait when the buffer is full.
     pub fn expect_follower(&self, id: InstanceId) {
         self.shared.with(id, |instance| instance.carried.output.expect_follower(Instant::now()));
     }
 
     /// Records that `follower` has received all output before position `next`. Later output is kept for it: the command waits
-    /// when it lags, for up to [`Output::PATIENCE`](crate::Output::PATIENCE) after its last call.
+    /// when it lags, for up to [`Output::PATIENCE`](instance::Output::PATIENCE) after its last call.
     pub fn follow(&self, id: InstanceId, follower: Follower, next: u64) {
         self.shared.with(id, |instance| {
             instance.carried.output.follow(follower, next, Instant::now());

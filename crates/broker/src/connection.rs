@@ -7,8 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use fabric::attach::{self, Role, ToNode, ToProcess};
-use fabric::directory::{Answer, Request};
-use fabric::{ProcessId, seqpacket};
+use fabric::directory::{Answer, Member, Request};
+use fabric::{InstanceId, ProcessId, seqpacket};
+use instance::Chunk;
+use pace::Pace;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinSet, yield_now};
@@ -16,12 +18,9 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
 use crate::broker::Shared;
-use crate::directory::Member;
-use crate::instance::{Arrival, InstanceId, NotAdmitted, Outgoing, Seat};
+use crate::instance::{Arrival, NotAdmitted, Outgoing, Seat};
 use crate::link;
 use crate::namespace::{Namespace, own_number};
-use crate::output::Chunk;
-use crate::pace::{self, Pace};
 use crate::report::SuspendedProcess;
 
 /// How long a process may take to send its `Hello`.

@@ -12,27 +12,22 @@
 //!                      └────────── every process is suspended ◀──────────┘
 //! ```
 //!
-//! * [`instance`]: the state of an instance and its processes, without IO.
+//! * `instance`: the state of an instance and its processes, without IO.
 //! * [`Peers`]: the interface to processes on other hosts, and to the directories of their fabrics.
-//! * [`directory`]: these directories, without IO.
 //! * [`Observer`]: reports changes to the node, which records them to survive a restart.
 //! * [`local`]: hosts and instances on one machine without nodes, for tests.
 
 mod broker;
 mod connection;
-pub mod directory;
-pub mod instance;
+mod instance;
 mod link;
 pub mod local;
 mod namespace;
-mod output;
-pub mod pace;
 mod peers;
 mod report;
 
+pub use self::instance::MAX_OPENINGS;
 pub use broker::{Broker, Config, UnknownInstance};
-pub use instance::{Carried, InstanceId, MAX_OPENINGS, Roster};
 pub use namespace::Namespace;
-pub use output::{Chunk, Follower, Output};
-pub use peers::{Answer, LinkRequest, NoObserver, NoPeers, Observer, Passing, Peers, RemoteLink};
+pub use peers::{Answer, NoObserver, NoPeers, Observer, Passing, Peers, RemoteLink};
 pub use report::{ResumeReport, SuspendError, SuspendReport, SuspendedProcess};

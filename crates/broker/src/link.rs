@@ -7,15 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fabric::attach::{LinkRefusal, ToProcess, Transport};
-use fabric::{Epoch, ProcessId};
+use fabric::link::LinkRequest;
+use fabric::{Epoch, InstanceId, ProcessId};
 use rustix::net::sockopt;
 use softhca::stream::create_shm_pair;
 use tokio::time::sleep;
 use tracing::debug;
 
 use crate::broker::{LinkBegun, Shared};
-use crate::instance::InstanceId;
-use crate::peers::LinkRequest;
 
 /// How long a nudge may take to lead to a link.
 const NUDGE_LIMIT: Duration = Duration::from_millis(50);

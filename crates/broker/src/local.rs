@@ -27,15 +27,15 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use fabric::attach::{LinkRefusal, NotStarted};
-use fabric::directory::Request;
+use fabric::directory::{Directory, Due, Member, Request};
+use fabric::link::LinkRequest;
 use fabric::session::Word;
-use fabric::{Epoch, FabricId, Vid, netns};
+use fabric::{Epoch, FabricId, InstanceId, Vid, netns};
+use instance::{Carried, Roster};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
-use crate::directory::{Directory, Due, Member};
-use crate::instance::{InstanceId, Roster};
-use crate::peers::{Answer, LinkRequest, Observer, Passing, Peers, RemoteLink};
+use crate::peers::{Answer, Observer, Passing, Peers, RemoteLink};
 use crate::report::{ResumeReport, SuspendError, SuspendReport};
 use crate::{Broker, Config, link};
 
@@ -102,8 +102,7 @@ impl LocalFabric {
             places.insert(id, Place { host, epoch: Epoch::default() });
             id
         };
-        let config =
-            Config { id, network: network.try_clone()?, pids: None, carried: crate::Carried::default() };
+        let config = Config { id, network: network.try_clone()?, pids: None, carried: Carried::default() };
         let broker = self.broker(host)?;
         broker.add(config);
         self.runtime.block_on(broker.resume(id, Epoch::default()))?;

@@ -14,7 +14,7 @@ use broker::local::{LocalFabric, LocalInstance};
 use fabric::attach::{self, LinkRefusal, OutputStream, Role, SOCKET_NAME, ToNode, ToProcess, Transport};
 use fabric::directory::{Answer, Entry, Request};
 use fabric::session::{MAX_SESSIONS, SessionId, State, ToSession, Word};
-use fabric::{Epoch, ProcessId, netns, seqpacket};
+use fabric::{Epoch, InstanceId, ProcessId, netns, seqpacket};
 
 /// The broker's view of a process: a socket and its identity.
 struct Process {
@@ -331,7 +331,7 @@ fn write_until_held(init: &Process, mut written: u64) -> u64 {
 }
 
 /// Reads all output from position `next` on, checks that it is complete, and returns its end.
-fn read_on(broker: &broker::Broker, id: broker::InstanceId, mut next: u64) -> u64 {
+fn read_on(broker: &broker::Broker, id: InstanceId, mut next: u64) -> u64 {
     loop {
         let (chunks, end, _) = broker.output(id, next, 64 * 1024).unwrap();
         for (number, chunk) in (next..).zip(&chunks) {
@@ -346,7 +346,7 @@ fn read_on(broker: &broker::Broker, id: broker::InstanceId, mut next: u64) -> u6
     }
 }
 
-fn read_until(broker: &broker::Broker, id: broker::InstanceId, mut next: u64, end: u64) {
+fn read_until(broker: &broker::Broker, id: InstanceId, mut next: u64, end: u64) {
     let deadline = Instant::now() + Duration::from_secs(5);
     while next < end {
         assert!(Instant::now() < deadline, "{next} of {end} pieces came");

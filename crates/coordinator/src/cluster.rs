@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use api::Failure;
-use broker::InstanceId;
-use broker::directory::Directory;
+use fabric::InstanceId;
 use fabric::Vid;
+use fabric::directory::Directory;
 use moves::coordinator::{Config, Coordinator, Input, Output};
 use moves::journal::{Exit, Instance, Record};
 use moves::progress::InstanceEnded;

@@ -4,10 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::InstanceId;
-use broker::directory::{Due, Member};
-use fabric::directory::{Answer, Request};
-use fabric::{ProcessId, Vid};
+use fabric::directory::{Answer, Due, Member, Request};
+use fabric::{InstanceId, ProcessId, Vid};
 use moves::HostName;
 use rpc::wire::FromCoordinator;
 

@@ -36,18 +36,19 @@ use std::process;
 use std::time::Duration;
 
 use self::cgroup::{Kills, LiftedLimit};
-use self::oci::{Config, Wanted};
+use self::oci::Wanted;
 use self::overlay::Overlay;
 use self::runtime::Runtime;
-use crate::criu::root::{Bind, FirstProcess, OwnRoot, Packing, RootFileSystem};
+use crate::criu::root::{FirstProcess, OwnRoot, Packing, RootFileSystem};
 use crate::engine::Watch;
 use crate::error::{Doing, Error, Result};
-use crate::instance::{InstanceName, InstanceSpec};
+use crate::instance::{InstanceName, Program};
 use crate::linux::files::absent_is_fine;
 use crate::linux::mountinfo::mountpoints;
 use crate::linux::spawn::descriptor_limit;
 use crate::linux::task::{Task, TaskId};
 use crate::report::Shortage;
+use instance::container::{Bind, Config};
 
 /// How long what was killed may take to end.
 const KILLED: Duration = Duration::from_secs(10);
@@ -109,20 +110,21 @@ impl Container {
     /// Has the runtime make it, with a first process that `init` runs. Nothing runs in it yet.
     pub fn make(
         &mut self,
-        spec: &InstanceSpec,
+        program: &Program,
         config: Config,
         network: BorrowedFd<'_>,
         init: Vec<String>,
     ) -> Result<()> {
         let folder = self.folder.clone();
-        let doing = || format!("making the container of `{}` in {}", spec.name, folder.display());
+        let doing = || format!("making the container of `{}` in {}", self.name, folder.display());
         private::directory(&self.folder)
             .and_then(|()| self.overlay.lay_out())
             .and_then(|()| self.overlay.mount())
             .doing(doing)?;
         let network = PathBuf::from(format!("/proc/{}/fd/{}", process::id(), network.as_raw_fd()));
         let wanted = Wanted {
-            spec,
+            name: &self.name,
+            program,
             config,
             root: &self.overlay.root(),
             network: &network,

@@ -44,8 +44,8 @@ use self::launch::Launch;
 use self::sessions::Sessions;
 use self::signals::Signals;
 use crate::criu::{guard, pager};
-use crate::instance::InstanceSpec;
 use crate::linux::orphans;
+use instance::Program;
 
 /// How long the end of a command may be told later than it came, as long as its connections have not sent all. A lost packet is sent
 /// again after a fifth of a second,
@@ -60,14 +60,14 @@ pub(crate) const DIRECTORY: &str = "/tmp";
 
 /// The arguments from which [`run`] knows what to do: whether there is a standard input, whether it is in a container, user,
 /// group, groups, directory, command.
-pub(crate) fn arguments(spec: &InstanceSpec) -> Vec<String> {
-    let groups: Vec<String> = spec.groups.iter().map(u32::to_string).collect();
-    let directory = spec.directory.display().to_string();
-    let words = [(spec.stdin, launch::WITH_STDIN), (spec.container.is_some(), launch::IN_CONTAINER)];
+pub(crate) fn arguments(program: &Program, in_container: bool) -> Vec<String> {
+    let groups: Vec<String> = program.groups.iter().map(u32::to_string).collect();
+    let directory = program.directory.display().to_string();
+    let words = [(program.stdin, launch::WITH_STDIN), (in_container, launch::IN_CONTAINER)];
     let words = words.into_iter().filter(|(holds, _)| *holds).map(|(_, word)| word.to_owned());
     let mut arguments: Vec<String> = words.collect();
-    arguments.extend([spec.user.to_string(), spec.group.to_string(), groups.join(","), directory]);
-    arguments.extend(spec.command.iter().cloned());
+    arguments.extend([program.user.to_string(), program.group.to_string(), groups.join(","), directory]);
+    arguments.extend(program.command.iter().cloned());
     arguments
 }
 

@@ -8,7 +8,6 @@
 //! * [`linux`]: what the kernel tells and does.
 //! * [`memory`]: the interface that receives an instance's memory.
 //! * [`pager`]: post-copy: fetches the missing pages of a running instance.
-//! * [`instance`]: the specification of an instance, which travels with a move.
 //! * [`wiring`]: the interface of the network that its device is plugged into.
 //! * [`report`]: the blockers of an instance, and its needs at the destination.
 //! * [`error`]: the errors of an engine.
@@ -21,7 +20,6 @@ mod criu;
 pub mod engine;
 pub mod error;
 pub mod init;
-pub mod instance;
 mod linux;
 mod lock;
 pub mod memory;
@@ -30,8 +28,8 @@ pub mod report;
 mod stopwatch;
 pub mod wiring;
 
+pub use ::instance;
 pub use container::containers::ContainerConfig;
-pub use container::oci::validate as validate_container;
 pub use container::support::LIBRARIES as CONTAINER_LIBRARIES;
 #[doc(hidden)]
 pub use criu::foreign;
@@ -39,9 +37,8 @@ pub use criu::pager;
 pub use criu::pages::archives::Archives;
 pub use criu::pages::left_behind::LeftBehind;
 pub use criu::pages::memory_images::MemoryImages;
-pub use engine::{Dump, Engine, Image, Phase, Phases, Recovered, Running, State, Watch};
+pub use engine::{Dump, Engine, Phase, Phases, Recovered, Running, State, Watch};
 pub use error::{Error, Result};
-pub use instance::{Container, ContainerImage, InstanceName, InstanceSpec, Network, ResourceLimit};
 pub use memory::{MemorySink, Owner, PAGE};
 pub use process::{Config, ProcessEngine};
 pub use report::{Blocker, Contents, FileKind, Host, Identity, Needs, OpenFile, Report, Shortage};

@@ -49,11 +49,11 @@ use crate::criu::turn::Turn;
 use crate::criu::{check, images};
 use crate::engine::{Dump, Engine, Phases, Recovered, Running, State, Watch};
 use crate::error::{Doing, Error, Result};
-use crate::instance::{InstanceName, InstanceSpec, ResourceLimit};
+use crate::instance::{Blocker, InstanceName, InstanceSpec, ResourceLimit};
 use crate::linux::spawn::descriptor_limit;
 use crate::lock::lock;
 use crate::memory::MemorySink;
-use crate::report::{Blocker, Host, Needs, Report, Shortage};
+use crate::report::{Host, Needs, Report, Shortage};
 use crate::stopwatch::Stopwatch;
 
 /// How long to retry a dump if the stopped instance has a blocker that may last only a moment: a lock, or a connection that it is about
@@ -208,8 +208,8 @@ impl Engine for ProcessEngine {
                 files,
                 memory: memory + kept,
                 layer,
-                container: spec.container.is_some(),
-                image: spec.image.clone(),
+                container: spec.container().is_some(),
+                image: spec.container().and_then(|container| container.image()).cloned(),
                 rootfs: own.as_ref().and_then(|own| own.rootfs).map(Path::to_owned),
                 support: own.as_ref().map(OwnRoot::support).unwrap_or_default(),
                 controllers: own.map(|own| own.controllers.to_vec()).unwrap_or_default(),

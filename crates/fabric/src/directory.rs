@@ -6,9 +6,12 @@
 //! restarted ([`ToProcess::DirectoryBack`](crate::attach::ToProcess::DirectoryBack)), and after a move. So requests may
 //! arrive more than once, and are idempotent.
 
+mod keeper;
+
 use serde::{Deserialize, Serialize};
 
-use crate::ProcessId;
+pub use self::keeper::Directory;
+use crate::{FabricId, InstanceId, ProcessId};
 
 /// The longest key, in bytes.
 pub const MAX_KEY: usize = 64;
@@ -47,12 +50,12 @@ pub enum Request {
     },
     /// Asks for the values of a key.
     Look {
-        /// Which.
+        /// The key.
         key: Vec<u8>,
     },
     /// Waits for the end of a process: the answer comes when it has ended.
     Watch {
-        /// Which.
+        /// The process.
         process: ProcessId,
     },
 }
@@ -93,4 +96,32 @@ pub struct Entry {
     pub process: ProcessId,
     /// The value.
     pub value: Vec<u8>,
+}
+
+/// A process in all fabrics of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Member {
+    /// The fabric of its instance.
+    pub fabric: FabricId,
+    /// The process in that fabric.
+    pub process: ProcessId,
+}
+
+impl Member {
+    /// Its instance.
+    #[must_use]
+    pub fn instance(self) -> InstanceId {
+        InstanceId { fabric: self.fabric, vid: self.process.vid }
+    }
+}
+
+/// An answer that is due now for an earlier request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Due {
+    /// The process that asked.
+    pub asker: Member,
+    /// The request's number.
+    pub number: u64,
+    /// The answer.
+    pub answer: Answer,
 }

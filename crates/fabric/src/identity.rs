@@ -131,6 +131,21 @@ impl fmt::Display for ProcessId {
     }
 }
 
+/// An instance in all fabrics of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct InstanceId {
+    /// Its fabric.
+    pub fabric: FabricId,
+    /// Its VID in that fabric.
+    pub vid: Vid,
+}
+
+impl fmt::Display for InstanceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.fabric.0, self.vid)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

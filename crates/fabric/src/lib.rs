@@ -3,6 +3,7 @@
 //! * [`identity`]: VIDs, processes, and how they appear as LID, GID and QPN.
 //! * [`directory`]: values that processes of a fabric publish for each other.
 //! * [`attach`]: the messages between a process of an instance and the node of its host.
+//! * [`link`]: the request of a node to another for a link between two processes.
 //! * [`session`]: further commands in an instance; [`stream`]: a byte stream over messages that may be lost.
 //! * [`seqpacket`]: the socket that carries these messages and file descriptors.
 //! * [`device_file`]: the device file and sysfs entries that programs look for.
@@ -13,13 +14,14 @@ pub mod attach;
 pub mod device_file;
 pub mod directory;
 pub mod identity;
+pub mod link;
 pub mod netns;
 pub mod network;
 pub mod seqpacket;
 pub mod session;
 pub mod stream;
 
-pub use identity::{Epoch, FabricId, NoVid, ProcessId, Vid};
+pub use identity::{Epoch, FabricId, InstanceId, NoVid, ProcessId, Vid};
 pub use network::NetworkKind;
 
 /// The features that identify a userfaultfd of the RDMA library in `/proc/PID/fdinfo`. The library opens one while it converts

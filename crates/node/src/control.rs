@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::directory::{Due, Member};
+use fabric::directory::{Due, Member};
 use moves::node::Input;
 use moves::protocol::{Directive, Report, ToCoordinator, ToNode};
 use rpc::wire::{FromCoordinator, FromNode, Moved, VERSION};

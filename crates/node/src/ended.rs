@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use broker::{Carried, Chunk};
 use fabric::Vid;
+use instance::{Carried, Chunk};
 
 /// How many instances' output is kept after their end.
 const LIMIT: usize = 64;

@@ -17,9 +17,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use broker::Carried;
-use engines::Image;
 use fabric::Vid;
+use instance::{Carried, ImageFile};
 use moves::node::Input;
 use moves::{HostName, MoveId};
 use rpc::wire::{self, Opening, Received};
@@ -145,7 +144,7 @@ impl Node {
         destination: &HostName,
         courier: Courier,
         directory: &Path,
-        (carried, images): (Carried, Vec<Image>),
+        (carried, images): (Carried, Vec<ImageFile>),
     ) -> Result<u64, String> {
         let of_memory = courier.given();
         let total = of_memory + images.iter().map(|image| image.size).sum::<u64>();

@@ -5,15 +5,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::{Config, InstanceId, Namespace};
-use engines::{InstanceName, Shortage, State};
-use fabric::{Epoch, FabricId, Vid, network};
+use broker::{Config, Namespace};
+use engines::{Shortage, State};
+use fabric::{Epoch, FabricId, InstanceId, Vid, network};
+use instance::{Blueprint, InstanceName};
 use moves::entry::Role;
 use moves::journal::Exit;
 use moves::node::Input;
 use moves::protocol::ToCoordinator;
 use overlay::Mac;
-use rpc::wire::{self, Answer, Blueprint, FromNode, Question};
+use rpc::wire::{self, Answer, FromNode, Question};
 use tokio::sync::{oneshot, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -21,6 +22,7 @@ use tokio::time::timeout;
 use crate::fetching::Fetching;
 use crate::images::saved;
 use crate::node::{Node, Start};
+use crate::operations::unreadable;
 
 /// How often it is asked anew whether an instance has ended; its end is seen at once nevertheless.
 const WAIT: Duration = Duration::from_secs(60);
@@ -137,9 +139,9 @@ impl Node {
 
     /// A destination has it in its store as well.
     fn read_blueprint(&self, vid: Vid) -> std::io::Result<Blueprint> {
-        let kept = self.files.blueprint(vid).and_then(|bytes| Blueprint::decode(&bytes));
-        match (kept, self.agent.entry(vid).map(|entry| entry.role)) {
-            (Err(_), Some(Role::Destination { spec, .. })) => Blueprint::decode(&spec),
+        let read = |bytes: Vec<u8>| Blueprint::decode(&bytes).map_err(std::io::Error::other);
+        match (self.files.blueprint(vid).and_then(read), self.agent.entry(vid).map(|entry| entry.role)) {
+            (Err(_), Some(Role::Destination { spec, .. })) => read(spec),
             (kept, _) => kept,
         }
     }
@@ -294,7 +296,7 @@ impl Node {
 
     /// The description of an instance for whose records there is room.
     fn acceptable(&self, bytes: &[u8]) -> Result<Blueprint, String> {
-        let blueprint = Blueprint::decode(bytes).map_err(|_| "the instance's blueprint cannot be read")?;
+        let blueprint = Blueprint::decode(bytes).map_err(|error| unreadable(&error))?;
         self.agent.ready().map_err(|reason| self.at_home(&reason))?;
         Ok(blueprint)
     }

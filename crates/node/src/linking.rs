@@ -5,8 +5,8 @@
 
 use std::collections::BTreeSet;
 
-use broker::LinkRequest;
 use fabric::attach::LinkRefusal;
+use fabric::link::LinkRequest;
 use fabric::{Epoch, Vid};
 use moves::HostName;
 use rpc::wire::{LinkAnswer, LinkQuestion};

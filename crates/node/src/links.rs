@@ -9,10 +9,12 @@ use std::net::{SocketAddr, TcpStream as StdStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use broker::directory::Member;
-use broker::{InstanceId, LinkRequest, Passing, Peers, RemoteLink};
+use broker::{Passing, Peers, RemoteLink};
+use fabric::InstanceId;
 use fabric::attach::LinkRefusal;
+use fabric::directory::Member;
 use fabric::directory::Request;
+use fabric::link::LinkRequest;
 use fabric::session::Word;
 use fabric::{Epoch, Vid};
 use moves::HostName;

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use broker::pace::{self, Pace};
 use moves::HostName;
 use overlay::tunnel::keys::Direction;
+use pace::Pace;
 use rpc::lobby::{Lobby, PAUSE};
 use rpc::wire::Opening;
 use rpc::{Stream, call, frame};

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use engines::{
-    Blocker, Dump, Engine, Error, Host, InstanceName, InstanceSpec, LeftBehind, MemorySink, Needs, Phases,
-    Recovered, Report, Result, Running, Shortage, Watch,
+    Blocker, Dump, Engine, Error, Host, LeftBehind, MemorySink, Needs, Phases, Recovered, Report, Result,
+    Running, Shortage, Watch,
 };
+use instance::{InstanceName, InstanceSpec};
 
 /// See the module.
 pub struct NoEngine;

@@ -4,10 +4,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use broker::{Broker, InstanceId, Observer, Roster};
+use broker::{Broker, Observer};
 use engines::Engine;
 use fabric::attach::NotStarted;
-use fabric::{Vid, device_file};
+use fabric::{InstanceId, Vid, device_file};
+use instance::Roster;
 use moves::HostName;
 use moves::journal::Exit;
 use moves::node::{Input, Output};

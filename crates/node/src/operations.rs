@@ -6,16 +6,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use broker::InstanceId;
-use engines::{Blocker, InstanceName, Needs, Report, Running, State, Watch};
-use fabric::{Epoch, NetworkKind, Vid};
+use engines::{Needs, Report, Running, State, Watch};
+use fabric::{Epoch, InstanceId, NetworkKind, Vid};
+use instance::{Blocker, Blueprint, BlueprintError, InstanceName};
 use moves::entry::Role;
 use moves::journal::Exit;
 use moves::node::{Input, Operation, Outcome};
 use moves::protocol::Suspension;
 use moves::{HostName, MoveId, Side};
 use rpc::frame;
-use rpc::wire::{self, Blueprint, Measurement};
+use rpc::wire::{self, Measurement};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
@@ -140,7 +140,7 @@ impl Node {
     }
 
     async fn check_destination(&self, (spec, facts): (&[u8], &[u8]), post_copy: bool) -> Result<Outcome> {
-        let blueprint = Blueprint::decode(spec)?;
+        let blueprint = Blueprint::decode(spec).map_err(|error| unreadable(&error))?;
         let refusal = self.verify(&blueprint, facts, post_copy).await?;
         Ok(refusal.unwrap_or(Outcome::Checked { facts: Vec::new() }))
     }
@@ -189,7 +189,7 @@ impl Node {
         post_copy: bool,
         cancel: &Cancel,
     ) -> Result<Outcome> {
-        let blueprint = Blueprint::decode(spec)?;
+        let blueprint = Blueprint::decode(spec).map_err(|error| unreadable(&error))?;
         if let Some(refusal) = self.verify(&blueprint, facts, post_copy).await? {
             return Ok(refusal);
         }
@@ -624,6 +624,11 @@ impl Node {
 
 pub fn watch<'a>(cancelled: &'a (dyn Fn() -> bool + Sync)) -> Watch<'a> {
     Watch { cancelled, timeout: ENGINE_LIMIT, ..Watch::QUIET }
+}
+
+/// The reason why a blueprint cannot be decoded, with the remedy.
+pub fn unreadable(error: &BlueprintError) -> String {
+    wire::reason(&error.to_string(), error.remedy())
 }
 
 fn refused(blockers: &[Blocker]) -> Outcome {

@@ -1,8 +1,8 @@
 //! Output of instances: the broker keeps it while they are here, and the node keeps that of the last ones that ended.
 
-use broker::Follower;
 use engines::State;
 use fabric::Vid;
+use instance::Follower;
 use rpc::wire::{Answer, Question, reason};
 use tokio::time::timeout;
 
@@ -56,12 +56,10 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use broker::{Carried, Chunk};
-    use engines::{InstanceName, InstanceSpec, Network};
     use fabric::attach::OutputStream::Stdout;
     use fabric::{FabricId, NetworkKind};
+    use instance::{Blueprint, Carried, Chunk, InstanceName, InstanceSpec, Network, Program, Workload};
     use overlay_io::offloads::Offloads;
-    use rpc::wire::Blueprint;
 
     use super::*;
     use crate::instances::Live;
@@ -93,18 +91,9 @@ mod tests {
     fn live(state: State) -> Live {
         let spec = InstanceSpec {
             name: InstanceName::new("job").unwrap(),
-            command: vec!["true".into()],
-            environment: Vec::new(),
-            directory: "/".into(),
-            user: 0,
-            group: 0,
-            groups: Vec::new(),
-            limits: Vec::new(),
             network: Network { mac: [2; 6], address: Ipv4Addr::LOCALHOST, prefix: 8, mtu: 1500 },
-            container: None,
             network_kind: NetworkKind::Bridge,
-            image: None,
-            stdin: false,
+            workload: Workload::Process(Program::new(["true"])),
         };
         Live::new(&Blueprint { fabric: FabricId(1), spec }, state, None)
     }

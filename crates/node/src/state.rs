@@ -13,8 +13,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use broker::{Carried, Roster};
 use fabric::Vid;
+use instance::{Carried, Roster};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -102,7 +102,7 @@ fn encode<T: Serialize>(value: &T) -> io::Result<Vec<u8>> {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
-    use broker::Output;
+    use instance::Output;
 
     use super::*;
 

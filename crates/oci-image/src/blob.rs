@@ -7,7 +7,9 @@ use std::path::Path;
 use flate2::bufread::MultiGzDecoder;
 use ring::digest::{Context, SHA256};
 
-use crate::digest::Digest;
+use instance::Digest;
+
+use crate::digest;
 
 /// Reads all of `reader`, up to `most` bytes.
 ///
@@ -85,7 +87,7 @@ impl<R: Read> Measured<R> {
     /// Those of reading.
     pub fn finish(mut self) -> io::Result<(Digest, u64)> {
         io::copy(&mut self, &mut io::sink())?;
-        Ok((Digest::finished(self.context.finish().as_ref()), self.left))
+        Ok((digest::finished(&self.context.finish()), self.left))
     }
 }
 
@@ -109,7 +111,7 @@ mod tests {
         let endless = || io::repeat(7);
         assert!(read_within(endless(), 4096).unwrap_err().to_string().contains("longer than 4 KiB"));
         let (digest, left) = Measured::new(&b"abc"[..], 5).finish().unwrap();
-        assert_eq!((digest, left), (Digest::of(b"abc"), 2));
+        assert_eq!((digest, left), (digest::of(b"abc"), 2));
         let refused = Measured::new(endless(), 1 << 20).finish().unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::StorageFull);
     }

@@ -6,7 +6,9 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::blob::description;
-use crate::digest::Digest;
+use instance::Digest;
+
+use crate::digest;
 use crate::{Error, Result};
 
 /// The most layers of an image, more than overlay file systems and other engines allow.
@@ -211,7 +213,7 @@ impl Layout {
         }
         let unpacked = configuration.rootfs.diff_ids;
         let (count, directory) = (unpacked.len(), self.directory.display());
-        let root = Digest::of_chain(&unpacked).filter(|_| count <= MAX_LAYERS);
+        let root = digest::of_chain(&unpacked).filter(|_| count <= MAX_LAYERS);
         let root = root.filter(|_| count == manifest.layers.len()).ok_or_else(|| {
             let layers = manifest.layers.len();
             let what = format!("an image in {directory} has {layers} layers, but {count} digests of layers");
@@ -241,7 +243,7 @@ impl Layout {
         let path = self.blob(digest);
         let bytes =
             description(&path).map_err(|error| damaged(&path.display().to_string(), &error.to_string()))?;
-        if Digest::of(&bytes) != *digest {
+        if digest::of(&bytes) != *digest {
             return Err(damaged(&path.display().to_string(), "its digest differs"));
         }
         parse(&bytes, &path.display().to_string())

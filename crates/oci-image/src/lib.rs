@@ -9,11 +9,11 @@
 //! * [`Source`]: how a user names an image;
 //! * [`Layout`]: an OCI image layout, a directory with the parts of images under their digests;
 //! * [`podman`]: images of the local podman;
-//! * [`Digest`]: identifies a part of an image, or its files;
+//! * [`digest`]: identifies a part of an image, or its files;
 //! * [`unpack`]: unpacks layers to files, in a confined process.
 
 mod blob;
-mod digest;
+pub mod digest;
 mod error;
 mod layer;
 mod layout;
@@ -24,8 +24,8 @@ mod tests;
 mod unpack;
 
 pub use blob::description;
-pub use digest::{BadDigest, Digest};
 pub use error::{Error, Result};
+pub use instance::{BadDigest, Digest};
 pub use layout::{Config, Image, Layout};
 pub use source::Source;
 pub use unpack::{Limits, unpack};

@@ -5,7 +5,9 @@ use std::process::{Command, Output};
 
 use serde::Deserialize;
 
-use crate::digest::Digest;
+use instance::Digest;
+
+use crate::digest;
 use crate::layout::Config;
 use crate::{Error, Result};
 
@@ -45,7 +47,7 @@ pub fn look(name: &str) -> Result<(Config, Digest)> {
         serde_json::from_slice(&described.stdout).map_err(|error| strange(error.to_string()))?;
     let [Inspected { config, root_fs }] =
         <[Inspected; 1]>::try_from(found).map_err(|found| strange(format!("{} images", found.len())))?;
-    let root = Digest::of_chain(&root_fs.layers).ok_or_else(|| strange("no layers".into()))?;
+    let root = digest::of_chain(&root_fs.layers).ok_or_else(|| strange("no layers".into()))?;
     Ok((config, root))
 }
 

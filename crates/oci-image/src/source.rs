@@ -4,9 +4,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use crate::digest::Digest;
 use crate::layout::{Config, Layout};
 use crate::{Error, Result, podman};
+use instance::Digest;
 
 /// The location of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]

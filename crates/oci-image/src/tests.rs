@@ -12,7 +12,7 @@ use tar::{Builder, EntryType, Header};
 use tempfile::TempDir;
 
 use crate::unpack::{apply_all, confine, layers};
-use crate::{Digest, Layout, Limits, Result, Source};
+use crate::{Digest, Layout, Limits, Result, Source, digest};
 
 const LIMITS: Limits = Limits { bytes: 1 << 20, files: 100 };
 
@@ -77,11 +77,11 @@ impl Made {
         fs::create_dir_all(&blobs).unwrap();
         fs::create_dir(folder.path().join("files")).unwrap();
         let put = |bytes: &[u8]| {
-            let digest = Digest::of(bytes);
+            let digest = digest::of(bytes);
             fs::write(blobs.join(digest.digits()), bytes).unwrap();
             json!({ "mediaType": "", "digest": digest.to_string(), "size": bytes.len() })
         };
-        let unpacked: Vec<Digest> = layers.iter().map(|(_, unpacked)| Digest::of(unpacked)).collect();
+        let unpacked: Vec<Digest> = layers.iter().map(|(_, unpacked)| digest::of(unpacked)).collect();
         let config = json!({ "os": "linux", "architecture": "amd64", "config": { "Cmd": ["/x"] },
             "rootfs": { "type": "layers", "diff_ids": unpacked } });
         let layers: Vec<Value> = layers.iter().map(|(blob, _)| put(blob)).collect();
@@ -90,7 +90,7 @@ impl Made {
         manifest["annotations"] = json!({ "org.opencontainers.image.ref.name": "v1" });
         let index = json!({ "schemaVersion": 2, "manifests": [manifest] });
         fs::write(folder.path().join("index.json"), index.to_string()).unwrap();
-        Self { folder, root: Digest::of_chain(&unpacked).unwrap() }
+        Self { folder, root: digest::of_chain(&unpacked).unwrap() }
     }
 
     fn plain(layers: Vec<Vec<u8>>) -> Self {
@@ -216,7 +216,7 @@ fn refuses_parts_that_do_not_match_their_digests() {
     assert!(missing.what.contains("no image `v2`") && missing.remedy.contains("v1"), "{missing}");
     // Under any tag, but not another image.
     assert_eq!(source(":v2").must_have(&root), Ok(()));
-    let differs = source(":v1").must_have(&Digest::of(b"another")).unwrap_err();
+    let differs = source(":v1").must_have(&digest::of(b"another")).unwrap_err();
     assert!(differs.what.starts_with("image differs: "), "{differs}");
     assert!(Layout::open(&layout.join("blobs")).is_err());
     let is_one = |path: &Path| read(path).contains("amd64");

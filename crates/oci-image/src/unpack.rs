@@ -8,10 +8,10 @@ use std::io;
 use std::path::Path;
 
 use crate::blob::{Measured, decompressed, open};
-use crate::digest::Digest;
 use crate::layer::Unpacking;
 use crate::layout::{Layer, Layout, damaged};
 use crate::{Error, Result};
+use instance::Digest;
 
 /// Limits on the unpacked files of an image.
 #[derive(Clone, Copy, Debug)]

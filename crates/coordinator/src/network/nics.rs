@@ -6,12 +6,11 @@ use std::collections::BTreeSet;
 use ::moves::HostName;
 use ::moves::journal::Instance;
 use api::{Failure, NetDevice};
-use engines::InstanceSpec;
 use fabric::NetworkKind;
+use instance::{Blueprint, InstanceSpec};
 use overlay::Mac;
 use overlay::switch::Entry;
 use rpc::net::{DeviceKind, ToNode, describe_nic};
-use rpc::wire::Blueprint;
 
 use super::devices;
 use super::plan::Plan;
@@ -111,7 +110,7 @@ mod tests {
     use ::moves::placement::Placement;
     use ::moves::protocol::ToCoordinator;
     use fabric::{Epoch, Vid, network};
-    use rpc::frame;
+    use instance::{InstanceName, Network, Program, Workload};
 
     use super::super::played::{Played, World, attach_with};
     use super::*;
@@ -121,26 +120,17 @@ mod tests {
         let vid = Vid::new(7).unwrap();
         let fabric = fabric::FabricId(1);
         let spec = InstanceSpec {
-            name: engines::InstanceName::new(name).unwrap(),
-            command: vec!["true".into()],
-            environment: Vec::new(),
-            directory: "/".into(),
-            user: 0,
-            group: 0,
-            groups: Vec::new(),
-            limits: Vec::new(),
-            network: engines::Network {
+            name: InstanceName::new(name).unwrap(),
+            network: Network {
                 mac: network::mac_of(vid),
                 address: [10, 77, 1, 7].into(),
                 prefix: 16,
                 mtu: 1400,
             },
-            container: None,
             network_kind: kind,
-            image: None,
-            stdin: false,
+            workload: Workload::Process(Program::new(["true"])),
         };
-        let spec = frame::encode(&Blueprint { fabric, spec }).unwrap();
+        let spec = Blueprint { fabric, spec }.encode().unwrap();
         let (host, epoch) = (HostName::new("h1").unwrap(), Epoch::default());
         (
             vid,
@@ -225,7 +215,10 @@ mod tests {
         let is_on_overlay = || planning::view(&world.cluster.lock()).hosts[&host].is_on_overlay;
         assert!(!is_on_overlay());
         let refused = super::super::plan::not_joined(&host);
-        assert!(refused.message.contains("does not join h1") && refused.remedy.contains("net layout"));
+        assert!(
+            refused.message.contains("h1 is not part of the overlay")
+                && refused.remedy.contains("net layout")
+        );
         world.lay(&mut [&mut h1]).await;
         assert_eq!(world.cluster.lock().usual_network(), NetworkKind::Overlay);
         add(&world, instance("job", NetworkKind::Overlay));

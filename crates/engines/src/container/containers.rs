@@ -7,17 +7,19 @@ use std::sync::Arc;
 
 use crate::container::Container;
 use crate::container::cgroup;
-use crate::container::oci::Config;
 use crate::container::overlay::Overlay;
 use crate::container::runtime::Runtime;
 use crate::container::support::Support;
 use crate::container::unpacked::Unpacked;
 use crate::criu::pages::tar;
-use crate::criu::root::{Bind, RootFileSystem};
+use crate::criu::root::RootFileSystem;
 use crate::error::{Doing, Error, Result};
-use crate::instance::{self, ContainerImage, InstanceName, InstanceSpec};
+use crate::instance::Blocker;
+use crate::instance::{self, ContainerImage, InstanceName, Root};
 use crate::linux::files::free_bytes;
-use crate::report::{Blocker, Needs, Shortage};
+use crate::report::{Needs, Shortage};
+use instance::container::Bind;
+use instance::container::Config;
 
 /// The configuration for containers on a host.
 #[derive(Clone, Debug)]
@@ -105,22 +107,22 @@ impl Containers {
     }
 
     /// The container of an instance, which is here already or yet to be made.
-    pub fn find(&self, spec: &InstanceSpec, wanted: &instance::Container) -> Result<Container> {
-        Ok(self.new_container(spec, wanted, &parse(&wanted.config)?))
+    pub fn find(&self, name: &InstanceName, wanted: &instance::Container) -> Result<Container> {
+        Ok(self.new_container(name, wanted, &parse(&wanted.config)?))
     }
 
-    fn new_container(&self, spec: &InstanceSpec, wanted: &instance::Container, config: &Config) -> Container {
-        let rootfs = match &spec.image {
-            Some(image) => self.images.place(&image.root),
-            None => Arc::new(wanted.rootfs.clone()),
+    fn new_container(&self, name: &InstanceName, wanted: &instance::Container, config: &Config) -> Container {
+        let rootfs = match &wanted.root {
+            Root::Image(image) => self.images.place(&image.root),
+            Root::Directory(directory) => Arc::new(directory.clone()),
         };
-        let folder = self.folder.join(spec.name.as_str());
+        let folder = self.folder.join(name.as_str());
         Container {
-            name: spec.name.clone(),
-            runtime: Runtime::new(self.runtime.as_deref(), &spec.name, &folder),
+            name: name.clone(),
+            runtime: Runtime::new(self.runtime.as_deref(), name, &folder),
             overlay: Overlay::new(rootfs.clone(), &folder),
             folder,
-            is_of_image: spec.image.is_some(),
+            is_of_image: wanted.image().is_some(),
             own: config.binds().to_vec(),
             binds: self.binds(config, wanted, &rootfs),
             controllers: config.controllers(),
@@ -133,11 +135,11 @@ impl Containers {
     }
 
     /// Programs of a container are told to load the libraries, whether or not they are there.
-    fn has_libraries_for(&self, spec: &InstanceSpec, wanted: &instance::Container) -> Result<()> {
+    fn has_libraries_for(&self, name: &InstanceName, wanted: &instance::Container) -> Result<()> {
         if !wanted.rdma || self.support.has_libraries() {
             return Ok(());
         }
-        let what = format!("the RDMA libraries, which `{}` needs, are missing on this host", spec.name);
+        let what = format!("the RDMA libraries, which `{name}` needs, are missing on this host");
         let remedy = "build them beside the node's program with `make build` and restart the node, or start the instance with \
             `--without-rdma`";
         Err(Error::unusable(what, remedy))
@@ -159,20 +161,20 @@ impl Containers {
     /// leftover.
     pub fn create(
         &self,
-        spec: &InstanceSpec,
+        name: &InstanceName,
         wanted: &instance::Container,
         network: BorrowedFd<'_>,
     ) -> Result<Container> {
         let config = parse(&wanted.config)?;
-        self.has_libraries_for(spec, wanted)?;
-        let mut container = self.new_container(spec, wanted, &config);
+        self.has_libraries_for(name, wanted)?;
+        let mut container = self.new_container(name, wanted, &config);
         container.remove()?;
-        if let Some(image) = &spec.image {
+        if let Some(image) = wanted.image() {
             self.images.provide(image, container.overlay.rootfs())?;
             container.binds = self.binds(&config, wanted, container.overlay.rootfs());
         }
         container.all_is_here()?;
-        let made = container.make(spec, config, network, self.support.init(&self.init));
+        let made = container.make(&wanted.program, config, network, self.support.init(&self.init));
         if let Err(error) = made {
             container.remove()?;
             return Err(error);

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, open, openat2};
 
-use crate::criu::root::Bind;
+use instance::container::Bind;
 
 /// Where dynamic linkers look, of the usual distributions: those of Debian's kind, of Red Hat's, and of others.
 const FOLDERS: [&str; 8] = [

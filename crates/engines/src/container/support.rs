@@ -7,9 +7,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::container::libraries;
-use crate::container::oci::Config;
-use crate::criu::root::Bind;
 use crate::linux::maps::range_and_path;
+use instance::container::Bind;
+use instance::container::Config;
 
 /// Where it is in a container.
 pub const FOLDER: &str = fabric::attach::CONTAINER_FOLDER;

@@ -40,7 +40,8 @@ use std::time::{Duration, Instant};
 use self::contents::Regular;
 use self::findings::{Findings, begin};
 use crate::error::{Doing, Result};
-use crate::report::{Blocker, OpenFile};
+use crate::instance::Blocker;
+use crate::report::OpenFile;
 
 /// The result of inspecting a running tree.
 pub struct Found {

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use crate::criu::pages::memory_images::PARENT;
-use crate::engine::Image;
 use crate::error::{Doing, Error, Result};
+use crate::instance::ImageFile;
 use crate::instance::InstanceName;
 use crate::linux::files::{absent_is_fine, free_bytes};
 
@@ -152,14 +152,14 @@ fn stage_of(images: &Path) -> PathBuf {
 }
 
 /// The images, in order of their names. CRIU's logs and figures stay here.
-pub fn list(directory: &Path) -> Result<Vec<Image>> {
-    let read = || -> io::Result<Vec<Image>> {
+pub fn list(directory: &Path) -> Result<Vec<ImageFile>> {
+    let read = || -> io::Result<Vec<ImageFile>> {
         let mut images = Vec::new();
         for entry in fs::read_dir(directory)? {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
             if name.ends_with(".img") {
-                images.push(Image { name, size: entry.metadata()?.len() });
+                images.push(ImageFile { name, size: entry.metadata()?.len() });
             }
         }
         images.sort_by(|a, b| a.name.cmp(&b.name));

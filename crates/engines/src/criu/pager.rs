@@ -37,8 +37,8 @@ use self::keeper::Kept;
 use self::owed::{Owed, Run, Source};
 use self::server::Server;
 use self::wire::{MAX_PAGES, Message};
+use crate::instance::Blocker;
 use crate::memory::PAGE;
-use crate::report::Blocker;
 
 /// The word before the descriptors, in place of the arguments of an instance's first process.
 pub(crate) const WORD: &str = "pager";

@@ -8,22 +8,13 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use instance::container::Bind;
 
 use crate::engine::Watch;
 use crate::error::{Error, Result};
-use crate::instance::{InstanceSpec, ResourceLimit};
+use crate::instance::{InstanceName, Program, ResourceLimit};
 use crate::linux::helper::Helper;
 use crate::report::Shortage;
-
-/// A part of the host's file system that an instance sees.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Bind {
-    /// Where it is on the host.
-    pub source: PathBuf,
-    /// Where the instance sees it.
-    pub destination: PathBuf,
-}
 
 /// The file systems that an instance has of its own, as this host sees them.
 #[derive(Clone, Debug)]
@@ -54,9 +45,11 @@ impl OwnRoot<'_> {
 
 /// What the first process of an instance is started with.
 pub struct FirstProcess<'a> {
-    /// The instance.
-    pub spec: &'a InstanceSpec,
-    /// The program, with the arguments that come before the engine's.
+    /// The instance's name.
+    pub name: &'a InstanceName,
+    /// The program that the instance runs.
+    pub program: &'a Program,
+    /// The command of the first process, with the arguments that come before the engine's.
     pub init: &'a [OsString],
     /// The network namespace.
     pub network: BorrowedFd<'a>,

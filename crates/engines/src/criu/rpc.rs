@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::criu::protobuf::{Field, Message, fields};
-use crate::criu::root::Bind;
+use instance::container::Bind;
 
 /// Field numbers of `criu_opts`.
 mod opts {

@@ -30,9 +30,9 @@ use crate::criu::root::OwnRoot;
 use crate::criu::rpc::{self, FileSystems, Request, Response};
 use crate::engine::Watch;
 use crate::error::{Doing, Error, Result};
+use crate::instance::Blocker;
 use crate::instance::InstanceName;
 use crate::linux::task::TaskId;
-use crate::report::Blocker;
 
 /// How often a wait looks whether the caller cancelled.
 const GLANCE: Duration = Duration::from_millis(20);

@@ -14,7 +14,7 @@ use super::capabilities::Ambient;
 use super::environment::HOME;
 use super::home;
 use super::numbers::{number, numbers};
-use crate::linux::mounts::MOST_TERMINALS;
+use instance::container::MOST_TERMINALS;
 
 /// The word before all others if the command has a standard input.
 pub const WITH_STDIN: &str = "stdin";

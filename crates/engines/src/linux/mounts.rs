@@ -7,11 +7,8 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 const TERMINALS: &std::ffi::CStr = c"/dev/pts";
-/// As systemd mounts the host's, but for [`MOST_TERMINALS`].
+/// As systemd mounts the host's, but for [`instance::container::MOST_TERMINALS`].
 const OPTIONS: &std::ffi::CStr = c"newinstance,ptmxmode=0666,mode=0620,gid=5,max=32";
-/// The number of terminals that CRIU opens at most to reach a given number: it could not restore a higher one after lower ones have
-/// been closed.
-pub const MOST_TERMINALS: u32 = 32;
 
 /// Gives the calling process, which has one thread, a mount namespace of its own. What the host mounts later is seen there too, if
 /// its mounts are shared.

@@ -8,7 +8,7 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::report::Blocker;
+use crate::instance::Blocker;
 
 /// States in which a connection has not sent all, its end included: `TCP_FIN_WAIT1`, `TCP_LAST_ACK`, `TCP_CLOSING`.
 const UNSENT: [&str; 3] = ["04", "09", "0B"];

@@ -9,9 +9,9 @@ pub struct HostRoot;
 
 impl RootFileSystem for HostRoot {
     fn start(&mut self, first: &FirstProcess<'_>) -> Result<i32> {
-        let FirstProcess { spec, init, network, descriptors } = *first;
-        let limits = [&[descriptors], &spec.limits[..]].concat();
-        launch::start(spec, init, network, limits)
-            .doing(|| format!("starting `{}` in {}", spec.name, spec.directory.display()))
+        let FirstProcess { name, program, init, network, descriptors } = *first;
+        let limits = [&[descriptors], &program.limits[..]].concat();
+        launch::start(program, init, network, limits)
+            .doing(|| format!("starting `{name}` in {}", program.directory.display()))
     }
 }

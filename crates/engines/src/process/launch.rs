@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use crate::init;
-use crate::instance::{InstanceSpec, ResourceLimit};
+use crate::instance::{Program, ResourceLimit};
 use crate::linux::mounts;
 use crate::linux::spawn::leave_the_node;
 
@@ -17,16 +17,16 @@ use crate::linux::spawn::leave_the_node;
 /// It gets `limits`, in their order. The process that is forked first only makes the PID namespace, whose first process must be a
 /// child: it forks once more, as our own child too, and ends.
 pub fn start(
-    spec: &InstanceSpec,
+    program: &Program,
     first: &[OsString],
     namespace: BorrowedFd<'_>,
     limits: Vec<ResourceLimit>,
 ) -> io::Result<i32> {
-    let (program, arguments) = first.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    let (own, arguments) = first.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let (reader, writer) = pipe()?;
-    let mut command = Command::new(program);
-    command.args(arguments).args(init::arguments(spec));
-    command.env_clear().envs(init::shield(&spec.environment)).current_dir(init::DIRECTORY);
+    let mut command = Command::new(own);
+    command.args(arguments).args(init::arguments(program, false));
+    command.env_clear().envs(init::shield(&program.environment)).current_dir(init::DIRECTORY);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let entry = Entry { namespace: namespace.as_raw_fd(), report: writer.as_raw_fd(), limits };
     // SAFETY: between fork and exec, `enter` makes system calls only.

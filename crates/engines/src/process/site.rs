@@ -10,7 +10,7 @@ use fabric::NetworkKind;
 use crate::container::containers::{ContainerConfig, Containers};
 use crate::criu::root::RootFileSystem;
 use crate::error::{Error, Result};
-use crate::instance::InstanceSpec;
+use crate::instance::{InstanceSpec, Workload};
 use crate::process::host_root::HostRoot;
 use crate::wiring::Wiring;
 
@@ -63,17 +63,25 @@ impl Site {
 
     /// The root file system of an instance that is here already or yet to be made.
     pub fn root(&self, spec: &InstanceSpec) -> Result<Box<dyn RootFileSystem>> {
-        match &spec.container {
-            Some(wanted) => Ok(Box::new(self.containers()?.find(spec, wanted)?)),
-            None => Ok(Box::new(HostRoot)),
+        match &spec.workload {
+            Workload::Process(_) => Ok(Box::new(HostRoot)),
+            Workload::Container(wanted) => Ok(Box::new(self.containers()?.find(&spec.name, wanted)?)),
+            Workload::Vm(_) => Err(no_machines()),
         }
     }
 
     /// Makes the root file system of an instance, with its cgroups, for this network namespace.
     pub fn make_root(&self, spec: &InstanceSpec, network: BorrowedFd<'_>) -> Result<Box<dyn RootFileSystem>> {
-        match &spec.container {
-            Some(wanted) => Ok(Box::new(self.containers()?.create(spec, wanted, network)?)),
-            None => Ok(Box::new(HostRoot)),
+        match &spec.workload {
+            Workload::Process(_) => Ok(Box::new(HostRoot)),
+            Workload::Container(wanted) => {
+                Ok(Box::new(self.containers()?.create(&spec.name, wanted, network)?))
+            }
+            Workload::Vm(_) => Err(no_machines()),
         }
     }
+}
+
+fn no_machines() -> Error {
+    Error::unusable("this engine cannot run virtual machines", "choose another host")
 }

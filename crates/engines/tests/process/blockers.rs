@@ -7,10 +7,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use engines::{Contents, Error, InstanceSpec, Needs, Report, Watch};
+use engines::{Contents, Error, Needs, Report, Watch};
 
 use crate::lab::{
-    Host, Lab, Node, Output, PATIENCE, parent_of, process_of, relocate, signal, stop, workload,
+    Host, Lab, Node, Output, PATIENCE, parent_of, process_of, program, relocate, signal, stop, workload,
 };
 
 fn report(host: &Host, words: &[&str]) -> Report {
@@ -85,7 +85,8 @@ fn blockers_that_arise_after_the_check_stop_the_dump() {
     ] {
         let host = lab.host(host);
         let directory = host.config.state.clone();
-        let spec = InstanceSpec { directory, ..workload("late", 46, words) };
+        let mut spec = workload("late", 46, words);
+        program(&mut spec).directory = directory;
         let (mut node, mut output) = (host.start(&spec), Output::default());
         node.read(&mut output, |output| output.lines() > 2);
         let found = host.call(|engine| engine.check(&spec.name, false)).unwrap().blockers;

@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
-use engines::{
-    Config, Container, ContainerConfig, ContainerImage, Error, InstanceName, InstanceSpec, State, Watch,
-};
+use engines::{Config, ContainerConfig, Error, State, Watch};
+use instance::{Container, ContainerImage, InstanceName, InstanceSpec, Root, Workload};
 use oci_image::Source;
 use serde_json::{Value, json};
 
 use crate::faults::{hold, runs, suspended};
 use crate::lab::{
-    self, Host, Lab, Node, Output, parent_of, process_of, relocate, suspend_and_kill, workload,
+    self, Host, Lab, Node, Output, container, parent_of, process_of, program, relocate, suspend_and_kill,
+    workload,
 };
 
 const PROCESSES: &str = "17";
@@ -56,14 +56,15 @@ fn contained(spec: InstanceSpec, shared: &Path) -> InstanceSpec {
         ],
         "linux": { "resources": { "pids": { "limit": PROCESSES.parse::<u32>().unwrap() } } },
     });
-    let container = Container { rootfs: PathBuf::from("/"), config: config.to_string(), rdma: false };
-    InstanceSpec { container: Some(container), ..spec }
+    let (program, root) = (spec.program().unwrap().clone(), Root::Directory("/".into()));
+    let container = Container { program, root, config: config.to_string(), rdma: false };
+    InstanceSpec { workload: Workload::Container(container), ..spec }
 }
 
 /// Its programs find the RDMA device.
-fn with_rdma(spec: InstanceSpec) -> InstanceSpec {
-    let container = spec.container.map(|container| Container { rdma: true, ..container });
-    InstanceSpec { container, ..spec }
+fn with_rdma(mut spec: InstanceSpec) -> InstanceSpec {
+    container(&mut spec).rdma = true;
+    spec
 }
 
 /// It also sees a file of the host, which nobody opens.
@@ -72,16 +73,16 @@ fn with_volume(spec: InstanceSpec, file: &Path) -> InstanceSpec {
 }
 
 /// It also sees these of the host: where, what, and with which options.
-fn with_volumes(spec: InstanceSpec, volumes: &[(&str, &Path, &[&str])]) -> InstanceSpec {
-    let container = spec.container.unwrap();
+fn with_volumes(mut spec: InstanceSpec, volumes: &[(&str, &Path, &[&str])]) -> InstanceSpec {
+    let container = container(&mut spec);
     let mut config: Value = serde_json::from_str(&container.config).unwrap();
     let binds = volumes.iter().map(|(place, source, options)| {
         let options = [&["bind"], *options].concat();
         json!({ "destination": place, "source": source, "options": options })
     });
     config["mounts"].as_array_mut().unwrap().extend(binds);
-    let container = Some(Container { config: config.to_string(), ..container });
-    InstanceSpec { container, ..spec }
+    container.config = config.to_string();
+    spec
 }
 
 /// By which the host knows it.
@@ -119,8 +120,8 @@ fn a_container_keeps_its_changes_and_does_not_modify_its_image() {
     let shared = shared(&lab);
     let mut spec = contained(workload("keeper", 70, &[]), &shared);
     let in_terminal = format!("stty -onlcr; {KEEPER}");
-    spec.command = ["script", "-qec", &in_terminal, "/dev/null"].map(str::to_owned).into();
-    spec.environment.push(("SHARED".into(), shared.to_str().unwrap().into()));
+    program(&mut spec).command = ["script", "-qec", &in_terminal, "/dev/null"].map(str::to_owned).into();
+    program(&mut spec).environment.push(("SHARED".into(), shared.to_str().unwrap().into()));
     let (mut node, mut output) = (a.start(&spec), Output::default());
     node.read(&mut output, |output| output.lines() > 5);
     let mut from_to = [(&a, &b), (&b, &a)].into_iter();
@@ -149,7 +150,7 @@ fn a_container_with_many_written_files_moves_at_once() {
     let mut spec = contained(workload("writer", 72, &[]), &shared(&lab));
     let write = format!("mkdir /root/many; cd /root/many; for n in $(seq {FILES}); do echo $n > $n; done");
     let count = "for n in $(seq 1000000); do echo $(($n - 1)); sleep 0.02; done";
-    spec.command = ["sh", "-c", &format!("{write}; {count}")].map(str::to_owned).into();
+    program(&mut spec).command = ["sh", "-c", &format!("{write}; {count}")].map(str::to_owned).into();
     let (mut node, mut output) = (a.start(&spec), Output::default());
     node.read(&mut output, |output| output.lines() > 2);
     let mut node = relocate(node, &spec, &a, &b, &mut output);
@@ -170,7 +171,8 @@ fn an_open_proc_directory_is_a_blocker() {
     let lab = Lab::new();
     let a = host(&lab, "a");
     let mut spec = contained(workload("looking", 73, &[]), &shared(&lab));
-    spec.command = ["sh", "-c", "exec 3</proc/1; while sleep 0.01; do echo; done"].map(str::to_owned).into();
+    program(&mut spec).command =
+        ["sh", "-c", "exec 3</proc/1; while sleep 0.01; do echo; done"].map(str::to_owned).into();
     let (mut node, mut output) = (a.start(&spec), Output::default());
     node.read(&mut output, |output| output.lines() > 2);
     let found = a.call(|engine| engine.check(&spec.name, true)).unwrap().blockers;
@@ -199,7 +201,7 @@ fn an_open_sqlite_database_in_the_layer_is_a_blocker() {
     let shared = shared(&lab);
     let mut spec = contained(workload("librarian", 89, &[]), &shared);
     let database = shared.join("c.db");
-    spec.command =
+    program(&mut spec).command =
         ["/usr/bin/python3", "-c", LIBRARIAN, database.to_str().unwrap()].map(str::to_owned).into();
     let (mut node, mut output) = (a.start(&spec), Output::default());
     node.read(&mut output, |output| output.lines() > 2);
@@ -231,7 +233,7 @@ fn a_path_that_is_too_long_is_found_before_the_move() {
     let lab = Lab::new();
     let a = host(&lab, "a");
     let mut spec = contained(workload("digger", 88, &[]), &shared(&lab));
-    spec.command = ["/usr/bin/python3", "-c", DIGGER].map(str::to_owned).into();
+    program(&mut spec).command = ["/usr/bin/python3", "-c", DIGGER].map(str::to_owned).into();
     let (mut node, mut output) = (a.start(&spec), Output::default());
     node.read(&mut output, |output| output.lines() > 2);
     let found = a.call(|engine| engine.check(&spec.name, true)).unwrap().blockers;
@@ -295,13 +297,12 @@ fn errors_of_the_runtime_are_reported_and_leave_nothing_behind() {
     let a = host(&lab, "a");
     let spec = contained(workload("refused", 72, &[]), &shared(&lab));
     let with = |change: &dyn Fn(&mut Value)| {
-        let container = spec.container.clone().unwrap();
+        let mut spec = spec.clone();
+        let container = container(&mut spec);
         let mut config = serde_json::from_str(&container.config).unwrap();
         change(&mut config);
-        let container = Some(Container { config: config.to_string(), ..container });
-        a.call(|engine| engine.prepare(&InstanceSpec { container, ..spec.clone() }, 0))
-            .unwrap_err()
-            .to_string()
+        container.config = config.to_string();
+        a.call(|engine| engine.prepare(&spec, 0)).unwrap_err().to_string()
     };
     let refused = with(&|config| config["linux"]["resources"]["memory"] = json!({ "limit": 1 }));
     assert!(refused.contains("could not create the container of `refused` ("), "{refused}");
@@ -339,7 +340,7 @@ fn a_container_with_few_rights_runs_and_moves() {
     let lab = Lab::new();
     let (a, b) = (host(&lab, "a"), host(&lab, "b"));
     let mut spec = contained(workload("poor", 84, &["count", "1000084"]), &shared(&lab));
-    let container = spec.container.as_mut().unwrap();
+    let container = container(&mut spec);
     let mut config: Value = serde_json::from_str(&container.config).unwrap();
     let few = json!(["CAP_AUDIT_WRITE", "CAP_KILL", "CAP_NET_BIND_SERVICE"]);
     config["process"]["capabilities"] = json!({ "bounding": few, "effective": few, "permitted": few });
@@ -356,15 +357,15 @@ fn a_user_gets_the_capabilities_of_the_configuration() {
     let lab = Lab::new();
     let a = host(&lab, "a");
     let mut spec = contained(workload("ambient", 90, &[]), &shared(&lab));
-    (spec.user, spec.group) = (65534, 65534);
-    let container = spec.container.as_mut().unwrap();
+    (program(&mut spec).user, program(&mut spec).group) = (65534, 65534);
+    let container = container(&mut spec);
     let mut config: Value = serde_json::from_str(&container.config).unwrap();
     let (all, ambient) = (json!(["CAP_CHOWN", "CAP_NET_BIND_SERVICE"]), json!(["CAP_NET_BIND_SERVICE"]));
     config["process"]["capabilities"] = json!({
         "bounding": all, "effective": all, "permitted": all, "inheritable": ambient, "ambient": ambient,
     });
     container.config = config.to_string();
-    spec.command = ["grep", "Cap", "/proc/self/status"].map(str::to_owned).into();
+    program(&mut spec).command = ["grep", "Cap", "/proc/self/status"].map(str::to_owned).into();
     let (mut node, mut output) = (a.start(&spec), Output::default());
     node.read(&mut output, |output| output.code.is_some());
     let sets = [("Inh", 0x400), ("Prm", 0x400), ("Eff", 0x400), ("Bnd", 0x401), ("Amb", 0x400)];
@@ -378,8 +379,8 @@ fn home_defaults_to_that_of_the_container_s_user() {
     let lab = Lab::new();
     let a = host(&lab, "a");
     let mut spec = contained(workload("nobody", 89, &[]), &shared(&lab));
-    (spec.user, spec.group) = (65534, 65534);
-    spec.command = ["sh", "-c", "echo $HOME"].map(str::to_owned).into();
+    (program(&mut spec).user, program(&mut spec).group) = (65534, 65534);
+    program(&mut spec).command = ["sh", "-c", "echo $HOME"].map(str::to_owned).into();
     let (mut node, mut output) = (a.start(&spec), Output::default());
     node.read(&mut output, |output| output.code.is_some());
     assert_eq!(String::from_utf8_lossy(&output.stdout), "/nonexistent\n");
@@ -401,7 +402,7 @@ for count in range(1000000):
     let lab = Lab::new();
     let (a, b) = (host(&lab, "a"), host(&lab, "b"));
     let mut spec = contained(workload("full", 86, &[]), &shared(&lab));
-    spec.command = ["/usr/bin/python3", "-c", FULL].map(str::to_owned).into();
+    program(&mut spec).command = ["/usr/bin/python3", "-c", FULL].map(str::to_owned).into();
     let (mut node, mut output) = (a.start(&spec), Output::default());
     node.read(&mut output, |output| output.lines() > 5);
     let processes = fs::read_to_string(cgroup_of(&spec, &a).join("pids.current")).unwrap();
@@ -597,11 +598,11 @@ fn watches_on_a_container_s_root_are_blockers() {
     let reasons = |number: u8, watched: &[&str]| -> Vec<String> {
         let mut spec = contained(workload(&format!("watcher-{number}"), number, &[]), &shared);
         let queues = json!({ "destination": "/dev/mqueue", "type": "mqueue", "source": "mqueue" });
-        let container = spec.container.as_mut().unwrap();
+        let container = container(&mut spec);
         let mut config: Value = serde_json::from_str(&container.config).unwrap();
         config["mounts"].as_array_mut().unwrap().push(queues);
         container.config = config.to_string();
-        spec.command =
+        program(&mut spec).command =
             ["/usr/bin/python3", "-c", WATCHER].iter().chain(watched).map(|word| (*word).into()).collect();
         let (mut node, mut output) = (a.start(&spec), Output::default());
         node.read(&mut output, |output| output.lines() > 5);
@@ -640,7 +641,7 @@ fn a_container_without_room_in_its_limit_is_rolled_back_with_the_reason() {
     let lab = Lab::new();
     let (a, b) = (host(&lab, "a"), host(&lab, "b"));
     let mut spec = contained(workload("large", 82, &[]), &shared(&lab));
-    spec.command = ["/usr/bin/python3", "-c", LARGE].map(str::to_owned).into();
+    program(&mut spec).command = ["/usr/bin/python3", "-c", LARGE].map(str::to_owned).into();
     let mut output = suspended(&spec, &a, &b);
     let cgroup = fabric::cgroup_name(&containers_of(&b.config).join(spec.name.as_str()));
     let limits = [("memory/", "memory.limit_in_bytes"), ("", "memory.max")];
@@ -678,15 +679,15 @@ fn a_host_without_the_rdma_libraries_says_so() {
 }
 
 /// In a container of an image with the libraries that the workload needs.
-fn of_image(spec: InstanceSpec, layout: &Path) -> InstanceSpec {
+fn of_image(mut spec: InstanceSpec, layout: &Path) -> InstanceSpec {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/process/image.sh");
     let mut command = Command::new(script);
     let made = command.arg(layout).arg("CMD [\"sh\"]").arg(lab::examples().join("workload")).status();
     assert!(made.unwrap().success());
     let source = format!("oci:{}", layout.display());
     let (_, root) = source.parse::<Source>().unwrap().look().unwrap();
-    let container = spec.container.map(|container| Container { rootfs: PathBuf::new(), ..container });
-    InstanceSpec { container, image: Some(ContainerImage { source, root }), ..spec }
+    container(&mut spec).root = Root::Image(ContainerImage { source, root });
+    spec
 }
 
 /// What is unpacked on a host.
@@ -701,7 +702,7 @@ fn an_image_is_unpacked_completely_or_not_at_all() {
     let (a, b) = (host(&lab, "a"), host(&lab, "b"));
     let layout = lab.folder().join("layout");
     let spec = of_image(contained(workload("imaged", 77, &["count", "1000077"]), &shared(&lab)), &layout);
-    let digits = spec.image.as_ref().unwrap().root.digits().to_owned();
+    let digits = spec.container().and_then(Container::image).unwrap().root.digits().to_owned();
     // A crash has left a part of it, and one that nobody uses.
     for left in ["new/root/bin", "old/bin", &"0".repeat(64)] {
         fs::create_dir_all(unpacked_of(&a.config).join(left)).unwrap();

@@ -7,7 +7,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use engines::{Error, InstanceSpec, MemorySink, Owner, State, Watch};
+use engines::{Error, MemorySink, Owner, State, Watch};
+use instance::InstanceSpec;
 
 use crate::lab::{self, Host, Lab, Node, Output, copy_images, relocate, workload};
 

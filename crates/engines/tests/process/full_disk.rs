@@ -1,6 +1,7 @@
 //! A state directory without room, at each point of a move at which something is to be noted.
 
-use engines::{Error, InstanceSpec, State, Watch};
+use engines::{Error, State, Watch};
+use instance::InstanceSpec;
 
 use crate::faults::{runs, suspended};
 use crate::lab::{self, Host, Lab, Node, Output, TinyDisk, relocate, workload};

@@ -5,7 +5,8 @@ use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
-use engines::{Engine, InstanceSpec, Watch};
+use engines::{Engine, Watch};
+use instance::InstanceSpec;
 
 use crate::faults::{runs, suspended};
 use crate::lab::{self, Host, Lab, Node, Output, copy_images, relocate, workload};

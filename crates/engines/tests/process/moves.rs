@@ -8,11 +8,12 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
-use engines::{Config, InstanceSpec, Watch};
+use engines::{Config, Watch};
 use fabric::attach::ToProcess;
+use instance::InstanceSpec;
 
 use crate::lab::{
-    Host, Lab, Node, Output, PATIENCE, parent_of, process_of, relocate, relocate_when, signal, stop,
+    Host, Lab, Node, Output, PATIENCE, parent_of, process_of, program, relocate, relocate_when, signal, stop,
     wait_for_state, workload,
 };
 
@@ -98,7 +99,7 @@ fn a_missing_command_is_reported() {
     let lab = Lab::new();
     let host = lab.host("a");
     let mut spec = workload("missing", 1, &[]);
-    spec.command = vec!["no-such-program".into()];
+    program(&mut spec).command = vec!["no-such-program".into()];
     let (mut node, mut output) = (host.start(&spec), Output::default());
     node.read(&mut output, |output| output.not_started.is_some());
     let why = output.not_started.unwrap();
@@ -113,7 +114,8 @@ fn an_unexecutable_command_and_a_missing_directory_are_distinguished() {
     let cases = [("/etc/passwd", "/", "executable"), ("true", "/no/such", "directory")];
     for (number, (command, directory, expected)) in (39..).zip(cases) {
         let mut spec = workload(&format!("unfit{number}"), number, &[]);
-        (spec.command, spec.directory) = (vec![command.into()], directory.into());
+        let program = program(&mut spec);
+        (program.command, program.directory) = (vec![command.into()], directory.into());
         let (mut node, mut output) = (host.start(&spec), Output::default());
         node.read(&mut output, |output| output.not_started.is_some());
         let why = output.not_started.unwrap();
@@ -128,7 +130,7 @@ fn a_command_has_no_descriptors_of_the_node_s_parent() {
     // SAFETY: a copy of standard error above all others, inheritable and left open, changes nothing for other tests.
     assert_ne!(unsafe { libc::fcntl(libc::STDERR_FILENO, libc::F_DUPFD, 900) }, -1);
     let mut spec = workload("inherits", 1, &[]);
-    spec.command = ["/bin/ls", "/proc/self/fd"].map(str::to_owned).into();
+    program(&mut spec).command = ["/bin/ls", "/proc/self/fd"].map(str::to_owned).into();
     let (mut node, mut output) = (host.start(&spec), Output::default());
     node.read(&mut output, |output| output.code.is_some());
     // The last one is the folder that it lists.
@@ -206,8 +208,8 @@ fn an_unprivileged_instance_moves_or_names_the_missing_capability() {
     let mut spec = workload("user", 9, &[]);
     // The workload itself may lie where only root gets to, as in a clone in root's home.
     let script = "i=0; while echo $i; do i=$((i + 1)); sleep 0.01; done";
-    spec.command = ["/bin/sh", "-c", script].map(str::to_owned).into();
-    (spec.user, spec.group) = (65534, 65534);
+    program(&mut spec).command = ["/bin/sh", "-c", script].map(str::to_owned).into();
+    (program(&mut spec).user, program(&mut spec).group) = (65534, 65534);
     let (mut node, mut output) = (a.start(&spec), Output::default());
     node.read(&mut output, |output| output.lines() > 50);
     let report = a.call(|engine| engine.check(&spec.name, false)).unwrap();
@@ -519,10 +521,11 @@ fn a_thread_may_end_while_its_process_is_being_stopped() {
 fn a_process_near_its_descriptor_limit_moves_or_is_a_blocker() {
     let lab = Lab::new();
     let with_limit = |number, limit: &str| {
-        let spec = workload("few", number, &["count", "1000000"]);
-        let command = spec.command.join(" ");
-        let command = ["sh", "-c", &format!("ulimit -n {limit}; exec {command}")].map(str::to_owned).into();
-        InstanceSpec { command, ..spec }
+        let mut spec = workload("few", number, &["count", "1000000"]);
+        let command = program(&mut spec).command.join(" ");
+        let limited = ["sh", "-c", &format!("ulimit -n {limit}; exec {command}")];
+        program(&mut spec).command = limited.map(str::to_owned).into();
+        spec
     };
     let (a, b) = (lab.host("a"), lab.host("b"));
     comes_along(&a, &b, &with_limit(18, "6"));

@@ -8,8 +8,9 @@ use std::sync::Mutex;
 use std::thread;
 
 use engines::pager::wire::{Fetched, Message};
-use engines::{InstanceSpec, MemoryImages, MemorySink, Owner, PAGE, State, Watch};
+use engines::{MemoryImages, MemorySink, Owner, PAGE, State, Watch};
 use fabric::seqpacket;
+use instance::InstanceSpec;
 
 use crate::lab::{Host, Lab, Node, Output, PATIENCE, signal, workload};
 

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use blake3::Hasher;
-use broker::Carried;
-use engines::{Image, MemorySink, Owner, PAGE};
+use engines::{MemorySink, Owner, PAGE};
+use instance::{Carried, ImageFile, Region};
 use rpc::wire::{ImageMessage, Manifest, Received};
 use rpc::{Stream, frame};
 use tokio::fs::File;
@@ -47,15 +47,15 @@ struct Told {
     known: Known,
     changed: Changed,
     /// What consists of which runs of pages, as of the present account.
-    layout: BTreeMap<Owner, Vec<(u64, u64)>>,
+    layout: BTreeMap<Region, Vec<(u64, u64)>>,
     /// Which of these are fetched later.
-    left: BTreeMap<Owner, Vec<(u64, u64)>>,
+    left: BTreeMap<Region, Vec<(u64, u64)>>,
 }
 
 /// Pages that are not sent yet.
 #[derive(Default)]
 struct Changed {
-    owner: Option<Owner>,
+    region: Option<Region>,
     /// The address of each run, and how many pages it has.
     runs: Vec<(u64, u32)>,
     pages: Vec<u8>,
@@ -148,7 +148,7 @@ impl Courier {
         self,
         directory: &Path,
         carried: Carried,
-        images: Vec<Image>,
+        images: Vec<ImageFile>,
         progress: impl Fn(u64),
     ) -> io::Result<Received> {
         let Self { parts, mut sending, answer, told, .. } = self;
@@ -157,8 +157,8 @@ impl Courier {
         let Told { layout, left, .. } = told.into_inner().unwrap_or_else(PoisonError::into_inner);
         let rest = async {
             let mut sent = sending.end().await?;
-            sent.runs(layout, |owner, runs| ImageMessage::Layout { owner, runs }).await?;
-            sent.runs(left, |owner, runs| ImageMessage::Left { owner, runs }).await?;
+            sent.runs(layout, |region, runs| ImageMessage::Layout { region, runs }).await?;
+            sent.runs(left, |region, runs| ImageMessage::Left { region, runs }).await?;
             sent.rest(directory, carried, images, progress).await?;
             Ok(sent.digest)
         };
@@ -228,7 +228,7 @@ impl MemorySink for Sink {
     }
 
     fn open(&self, owner: Owner) -> io::Result<()> {
-        self.courier.told().layout.entry(owner).or_default();
+        self.courier.told().layout.entry(owner.region()?).or_default();
         Ok(())
     }
 
@@ -241,15 +241,16 @@ impl MemorySink for Sink {
     }
 
     fn take(&self, owner: Owner, address: u64, pages: &[u8]) -> io::Result<()> {
+        let region = owner.region()?;
         self.courier.meter.see(pages.len() as u64);
         let mut told = self.courier.told();
         let Told { known, changed, layout, .. } = &mut *told;
-        add(layout.entry(owner).or_default(), address, pages.len() / PAGE);
-        known.update(owner, address, pages, |address, page| {
-            if changed.owner != Some(owner) || changed.pages.len() + PAGE > PART {
+        add(layout.entry(region).or_default(), address, pages.len() / PAGE);
+        known.update(region, address, pages, |address, page| {
+            if changed.region != Some(region) || changed.pages.len() + PAGE > PART {
                 self.give_changed(changed)?;
             }
-            changed.add(owner, address, page);
+            changed.add(region, address, page);
             Ok(())
         })
     }
@@ -262,11 +263,12 @@ impl MemorySink for Sink {
         if !self.leaves_pages() {
             return self.take(owner, address, pages);
         }
+        let region = owner.region()?;
         self.courier.meter.see(pages.len() as u64);
         let mut told = self.courier.told();
         let Told { known, layout, left, .. } = &mut *told;
-        add(layout.entry(owner).or_default(), address, pages.len() / PAGE);
-        known.compare(owner, address, pages, |address| add(left.entry(owner).or_default(), address, 1));
+        add(layout.entry(region).or_default(), address, pages.len() / PAGE);
+        known.compare(region, address, pages, |address| add(left.entry(region).or_default(), address, 1));
         Ok(())
     }
 
@@ -284,8 +286,8 @@ fn add(runs: &mut Vec<(u64, u64)>, address: u64, pages: usize) {
 }
 
 impl Changed {
-    fn add(&mut self, owner: Owner, address: u64, page: &[u8]) {
-        self.owner = Some(owner);
+    fn add(&mut self, region: Region, address: u64, page: &[u8]) {
+        self.region = Some(region);
         match self.runs.last_mut() {
             Some((start, count)) if *start + u64::from(*count) * PAGE as u64 == address => *count += 1,
             _ => self.runs.push((address, 1)),
@@ -323,24 +325,24 @@ async fn send(
 }
 
 impl Sent {
-    async fn pages(&mut self, Changed { owner, runs, pages }: Changed) -> io::Result<()> {
-        let Some(owner) = owner else { return Ok(()) };
-        frame::write(&mut self.stream, &frame::encode(&ImageMessage::Pages { owner, runs })?).await?;
+    async fn pages(&mut self, Changed { region, runs, pages }: Changed) -> io::Result<()> {
+        let Some(region) = region else { return Ok(()) };
+        frame::write(&mut self.stream, &frame::encode(&ImageMessage::Pages { region, runs })?).await?;
         self.digest.update(&pages);
         frame::write(&mut self.stream, &pages).await
     }
 
     async fn runs(
         &mut self,
-        all: BTreeMap<Owner, Vec<(u64, u64)>>,
-        message: impl Fn(Owner, Vec<(u64, u64)>) -> ImageMessage,
+        all: BTreeMap<Region, Vec<(u64, u64)>>,
+        message: impl Fn(Region, Vec<(u64, u64)>) -> ImageMessage,
     ) -> io::Result<()> {
-        for (owner, runs) in all {
+        for (region, runs) in all {
             // Also of one without pages.
             let mut pieces = runs.chunks(LAYOUT);
             let mut piece = pieces.next().unwrap_or_default();
             loop {
-                let message = frame::encode(&message(owner, piece.to_vec()))?;
+                let message = frame::encode(&message(region, piece.to_vec()))?;
                 in_time(frame::write(&mut self.stream, &message)).await?;
                 let Some(next) = pieces.next() else { break };
                 piece = next;
@@ -353,7 +355,7 @@ impl Sent {
         &mut self,
         directory: &Path,
         carried: Carried,
-        images: Vec<Image>,
+        images: Vec<ImageFile>,
         progress: impl Fn(u64),
     ) -> io::Result<()> {
         let manifest = ImageMessage::Rest(Manifest { carried, images: images.clone() });

@@ -9,9 +9,8 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use blake3::Hasher;
-use broker::Carried;
-use engines::Image;
 use fabric::Vid;
+use instance::{Carried, ImageFile};
 use serde::{Deserialize, Serialize};
 
 use super::{MAX_IMAGES, PART, is_plain};
@@ -33,7 +32,7 @@ struct Contents {
     version: u16,
     vid: Vid,
     carried: Carried,
-    images: Vec<(Image, [u8; 32])>,
+    images: Vec<(ImageFile, [u8; 32])>,
 }
 
 /// The parts of an instance that a checkpoint saves.
@@ -45,7 +44,7 @@ pub struct Dumped {
     /// The directory of its images.
     pub directory: PathBuf,
     /// Its images.
-    pub images: Vec<Image>,
+    pub images: Vec<ImageFile>,
 }
 
 /// Called with the copied bytes and the total; returns whether to continue.
@@ -204,7 +203,7 @@ mod tests {
             [("core-1.img", vec![1; 10]), ("pages-1.img", vec![2; PART + 1]), ("empty.img", Vec::new())];
         let images = files.map(|(name, bytes)| {
             fs::write(from.join(name), &bytes).unwrap();
-            Image { name: name.into(), size: bytes.len() as u64 }
+            ImageFile { name: name.into(), size: bytes.len() as u64 }
         });
         let carried = Carried { exit: Some(3), ..Carried::default() };
         Dumped { vid: vid(), carried, directory: from, images: images.into() }

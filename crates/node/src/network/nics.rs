@@ -18,8 +18,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use engines::wiring::{DEVICE, Wiring};
-use engines::{InstanceName, InstanceSpec};
 use fabric::{Epoch, netns};
+use instance::{InstanceName, InstanceSpec, Network};
 use overlay::Mac;
 use overlay::switch::{Entry, Parcel, PortId, PortKind, Switch};
 use overlay::topology::NodeId;
@@ -66,7 +66,7 @@ struct Overlay {
 
 struct Nic {
     name: InstanceName,
-    network: engines::Network,
+    network: Network,
     tap: Arc<Tap>,
     port: PortId,
     stage: Stage,
@@ -98,7 +98,7 @@ impl Stage {
 /// A device, for people.
 pub struct Listed {
     pub name: InstanceName,
-    pub network: engines::Network,
+    pub network: Network,
     pub port: PortId,
 }
 
@@ -223,7 +223,7 @@ impl Nics {
 
     /// Waits until what the instance has sent is on its way, unless that takes long. What is lost, connections send again after a
     /// pause only.
-    fn drain(&self, network: &engines::Network) {
+    fn drain(&self, network: &Network) {
         let inner = self.lock();
         let tap = inner.nics.get(&Mac(network.mac)).map(|nic| nic.tap.clone());
         let Some((tap, _)) = tap.zip(inner.plane()) else { return };
@@ -237,7 +237,7 @@ impl Nics {
         }
     }
 
-    fn change(&self, network: &engines::Network, stage: impl FnOnce(Stage) -> Stage) -> io::Result<()> {
+    fn change(&self, network: &Network, stage: impl FnOnce(Stage) -> Stage) -> io::Result<()> {
         let mut inner = self.lock();
         let Inner { overlay, nics } = &mut *inner;
         let nic = nics.get_mut(&Mac(network.mac)).ok_or(io::ErrorKind::NotFound)?;
@@ -266,7 +266,7 @@ impl Wiring for Nics {
         }
     }
 
-    fn cut(&self, network: &engines::Network) -> io::Result<()> {
+    fn cut(&self, network: &Network) -> io::Result<()> {
         self.drain(network);
         self.change(network, Stage::cut)
     }
@@ -275,11 +275,11 @@ impl Wiring for Nics {
         true
     }
 
-    fn mend(&self, network: &engines::Network) -> io::Result<()> {
+    fn mend(&self, network: &Network) -> io::Result<()> {
         self.change(network, |_| Stage::Running)
     }
 
-    fn delete(&self, network: &engines::Network) -> io::Result<()> {
+    fn delete(&self, network: &Network) -> io::Result<()> {
         let mac = Mac(network.mac);
         let mut inner = self.lock();
         let Some(nic) = inner.nics.remove(&mac) else { return Ok(()) };
@@ -366,9 +366,9 @@ impl Nic {
 
 #[cfg(test)]
 mod tests {
+    use instance::{Program, Workload};
     use std::net::Ipv4Addr;
     use std::os::fd::{AsFd, OwnedFd};
-    use std::path::PathBuf;
 
     use fabric::{NetworkKind, Vid, network};
     use overlay::switch::{Gate, Origin};
@@ -385,23 +385,9 @@ mod tests {
     fn spec() -> InstanceSpec {
         InstanceSpec {
             name: InstanceName::new("job").unwrap(),
-            command: vec!["true".into()],
-            environment: Vec::new(),
-            directory: PathBuf::from("/"),
-            user: 0,
-            group: 0,
-            groups: Vec::new(),
-            limits: Vec::new(),
-            network: engines::Network {
-                mac: mac().0,
-                address: Ipv4Addr::new(10, 77, 1, 1),
-                prefix: 16,
-                mtu: 1400,
-            },
-            container: None,
+            network: Network { mac: mac().0, address: Ipv4Addr::new(10, 77, 1, 1), prefix: 16, mtu: 1400 },
             network_kind: NetworkKind::Overlay,
-            image: None,
-            stdin: false,
+            workload: Workload::Process(Program::new(["true"])),
         }
     }
 

@@ -301,8 +301,9 @@ mod tests {
     use super::super::contents::Regular;
     use super::super::findings::{Subject, begin};
     use super::*;
-    use crate::criu::root::{Bind, OwnRoot};
+    use crate::criu::root::OwnRoot;
     use crate::instance::Network;
+    use instance::container::Bind;
 
     const NETWORK: Network = Network { mac: [2; 6], address: Ipv4Addr::LOCALHOST, prefix: 16, mtu: 1500 };
 

@@ -11,9 +11,10 @@ use super::contents::Regular;
 use super::places::Places;
 use crate::criu::root::OwnRoot;
 use crate::error::{Doing, Result};
+use crate::instance::Blocker;
 use crate::instance::Network;
 use crate::linux::task;
-use crate::report::{Blocker, Contents, FileKind, OpenFile};
+use crate::report::{Contents, FileKind, OpenFile};
 
 /// The process tree to inspect.
 pub struct Subject<'a> {

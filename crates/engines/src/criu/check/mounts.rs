@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use super::findings::Findings;
 use super::written::Written;
-use crate::criu::root::Bind;
 use crate::linux::files::used;
+use instance::container::Bind;
 
 impl Findings<'_> {
     /// Notes the files that the container has from the host, and how much it has written.

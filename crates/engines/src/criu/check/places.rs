@@ -4,8 +4,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::criu::root::{Bind, OwnRoot};
+use crate::criu::root::OwnRoot;
 use crate::linux::mountinfo::mountpoints;
+use instance::container::Bind;
 
 /// The mounts of a container, by which a path in it is mapped to one of the host.
 pub struct Places<'a> {

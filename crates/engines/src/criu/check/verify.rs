@@ -5,7 +5,8 @@ use std::os::linux::fs::MetadataExt;
 
 use super::contents::{self, Regular};
 use super::findings::kind_of;
-use crate::report::{Blocker, Contents, FileKind, Host, Needs, OpenFile};
+use crate::instance::Blocker;
+use crate::report::{Contents, FileKind, Host, Needs, OpenFile};
 
 /// The entries of `needs` that this host does not meet, as blockers.
 pub fn verify(needs: &Needs, here: &Host) -> Vec<Blocker> {

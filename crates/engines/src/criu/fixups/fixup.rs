@@ -4,8 +4,8 @@ use std::io;
 use std::path::Path;
 use std::time::Instant;
 
+use crate::instance::Blocker;
 use crate::instance::InstanceName;
-use crate::report::Blocker;
 
 /// The repair of one thing that CRIU does not dump, or restores wrongly.
 pub trait Fixup {

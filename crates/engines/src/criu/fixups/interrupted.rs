@@ -20,10 +20,10 @@ use crate::criu::images::core_of;
 use crate::criu::protobuf::{
     bytes, fields, first_entry, not_understood, number, with, with_entries, with_number,
 };
+use crate::instance::Blocker;
 use crate::linux::call::{Call, SYSCALL};
 use crate::linux::pending;
 use crate::linux::task;
-use crate::report::Blocker;
 
 /// Fields of `core_entry`.
 const THREAD_INFO: u64 = 2;

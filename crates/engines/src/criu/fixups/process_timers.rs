@@ -24,8 +24,8 @@ use crate::criu::fixups::alarms::{
 use crate::criu::fixups::fixup::{Fixup, StoppedTree};
 use crate::criu::images::core_of;
 use crate::criu::protobuf::{not_understood, number, with, with_entries, with_number};
+use crate::instance::Blocker;
 use crate::linux::pending::{self, Info, Pending, Set};
-use crate::report::Blocker;
 
 /// A queue of signals in the images.
 struct Queue {

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::criu::root::OwnRoot;
-use crate::engine::Image;
+use crate::instance::ImageFile;
 use crate::linux::files::used;
 use crate::linux::helper::end_with_the_node;
 use crate::linux::mountinfo::unescaped;
@@ -109,7 +109,7 @@ pub fn tell(images: &Path, sink: &dyn MemorySink) -> io::Result<()> {
 }
 
 /// Whether the image is an archive.
-pub fn is_archive(image: &Image) -> bool {
+pub fn is_archive(image: &ImageFile) -> bool {
     archive(&image.name).is_some()
 }
 

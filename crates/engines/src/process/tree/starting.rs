@@ -9,7 +9,7 @@ use super::place::Place;
 use crate::criu::repair_mode;
 use crate::criu::root::FirstProcess;
 use crate::engine::State;
-use crate::error::{Doing, Result};
+use crate::error::{Doing, Error, Result};
 use crate::instance::{InstanceSpec, ResourceLimit};
 use crate::linux::task::{Task, TaskId};
 use crate::process::record::{Record, Records};
@@ -48,8 +48,9 @@ impl Tree {
 
     /// Starts the command, and returns the first process' number. A short command may have ended by now.
     pub fn start(&mut self, init: &[OsString], descriptors: ResourceLimit) -> Result<i32> {
-        let (spec, network) = (&self.record.spec, self.namespace.as_fd());
-        let pid = self.root.start(&FirstProcess { spec, init, network, descriptors })?;
+        let (name, network) = (&self.record.spec.name, self.namespace.as_fd());
+        let program = self.record.spec.program().ok_or_else(|| Error::Unknown(name.clone()))?;
+        let pid = self.root.start(&FirstProcess { name, program, init, network, descriptors })?;
         self.first = TaskId::of(pid).ok().and_then(Task::open);
         self.record.first = self.first.as_ref().map(Task::id);
         Ok(pid)

@@ -111,7 +111,7 @@ impl Options {
             }
             _ => return self.without_container().map(|()| None),
         };
-        if let Err(why) = engines::validate_container(&config.to_string()) {
+        if let Err(why) = instance::container::validate(&config.to_string()) {
             return Err(Failure::new(why.what, why.remedy).with_code(WRONG_USAGE));
         }
         let process = &config["process"];

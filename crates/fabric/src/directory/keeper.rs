@@ -1,39 +1,9 @@
-//! The directories of all fabrics ([`fabric::directory`]), in memory and without IO.
+//! The directories of all fabrics, which the coordinator keeps in memory. No IO.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use fabric::directory::{Answer, Entry, MAX_OF_PROCESS, MAX_VALUES, MAX_WATCHES, Request};
-use fabric::{FabricId, ProcessId};
-
-use crate::instance::InstanceId;
-
-/// A process in all fabrics of a cluster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Member {
-    /// The fabric of its instance.
-    pub fabric: FabricId,
-    /// The process in that fabric.
-    pub process: ProcessId,
-}
-
-impl Member {
-    /// Its instance.
-    #[must_use]
-    pub fn instance(self) -> InstanceId {
-        InstanceId { fabric: self.fabric, vid: self.process.vid }
-    }
-}
-
-/// An answer that is due now for an earlier request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Due {
-    /// The process that asked.
-    pub asker: Member,
-    /// The request's number.
-    pub number: u64,
-    /// The answer.
-    pub answer: Answer,
-}
+use super::{Answer, Due, Entry, MAX_OF_PROCESS, MAX_VALUES, MAX_WATCHES, Member, Request};
+use crate::{FabricId, InstanceId, ProcessId};
 
 /// The values of a key.
 #[derive(Debug, Default)]
@@ -201,9 +171,8 @@ fn members<T>(map: &BTreeMap<Member, T>, instance: InstanceId) -> impl Iterator<
 
 #[cfg(test)]
 mod tests {
-    use fabric::Vid;
-
     use super::*;
+    use crate::Vid;
 
     fn member(fabric: u32, vid: u16, index: u8) -> Member {
         let process = ProcessId { vid: Vid::new(vid).unwrap(), index };

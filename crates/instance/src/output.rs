@@ -1,3 +1,5 @@
+//! The last part of a command's output.
+
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
