@@ -10,7 +10,7 @@
 //! * [`instance`]: the specification of an instance, which travels with a move.
 //! * [`wiring`]: the interface of the network that its device is plugged into.
 //! * [`report`]: the blockers of an instance, and its needs at the destination.
-//! * [`error`]: errors.
+//! * [`error`]: the errors of all engines.
 
 pub mod engine;
 pub mod error;
