@@ -1,8 +1,8 @@
 //! Datagrams between nodes, many in one call.
 //!
-//! What leaves for one node at one time leaves in one call, and the kernel cuts it (`UDP_SEGMENT`); what has come from one
-//! node is glued together by the kernel (`UDP_GRO`), and cut here. No datagram is fragmented on its way: one that is too
-//! long for the path is lost, and the path's limit has to be found.
+//! Datagrams for one node leave in one call, and the kernel splits them (`UDP_SEGMENT`); arriving datagrams of one
+//! node are merged by the kernel (`UDP_GRO`), and split here. No datagram is fragmented: one that is too
+//! long for the path is lost, and the path MTU has to be found.
 
 use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
@@ -19,7 +19,7 @@ pub const MOST: usize = 65_535;
 /// The most bytes that leave in one: an IPv4 datagram's limit, without its header and UDP's.
 pub const LONGEST: usize = 65_535 - 20 - 8;
 
-/// What the kernel may keep for us, or of us, if it lets us: the bursts of some segments.
+/// The requested size of socket buffers: the bursts of some segments.
 const KERNEL_BUFFER: usize = 8 << 20;
 
 /// A socket that is bound.

@@ -276,7 +276,7 @@ fn a_command_that_nobody_waits_for_is_ended() -> Result<()> {
     lab.lab.kill(Place::Coordinator)?;
     let ended = waiting.end(LIMIT)?;
     ensure!(
-        ended.status.code() == Some(255) && ended.errors.contains("the coordinator is lost"),
+        ended.status.code() == Some(255) && ended.errors.contains("connection to the coordinator lost"),
         "{ended:?}"
     );
     ensure!(runs("4322"), "it runs until the coordinator is back");

@@ -498,7 +498,7 @@ fn an_offload_that_loses_what_it_handles_is_switched_off_and_everybody_is_told()
         Ok(matches!(&switched_off[..], [off] if is_it(off)))
     })?;
     let told = net(&lab, &["status"])?;
-    let line = "h1 has switched an offload off that misbehaves: udp-segment on the link to h2: ";
+    let line = "h1 has switched off a failing offload: udp-segment on the link to h2: ";
     ensure!(told.iter().any(|told| told.starts_with(line)), "{told:?}");
     lab.eventually("it is among the events", || {
         let events = lab.transhume(&["events", "--json"])?.success()?.lines;
