@@ -1,7 +1,7 @@
-//! Machines that have no certificate yet, and get one for the secret of a join token.
+//! Admission: machines without a certificate get one in exchange for the secret of a join token.
 //!
-//! Whoever has no secret of a token costs a handshake and a hash: what else he sends is looked at only after that. What is known of
-//! tokens is in [`members`](crate::members).
+//! A client without a valid token secret costs one handshake and one hash: the coordinator verifies the secret before it parses the rest of the request.
+//! [`members`](crate::members) stores the tokens.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -28,21 +28,21 @@ use crate::cluster::{Cluster, Inner};
 use crate::failure;
 use crate::tokens::{self, Objection, Token};
 
-/// The longest that a token may be good.
+/// The longest lifetime of a token.
 const MAX_LIFETIME: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
-/// What machines without a certificate are let in by.
+/// State of the admission of machines without a certificate.
 pub struct Admission {
     listen: SocketAddr,
     pki: PathBuf,
     center: HostName,
     authority: Fingerprint,
-    /// One machine is admitted after the other, and none while a token is revoked or a host removed.
+    /// Serialises admissions; revoking a token and removing a host hold it too.
     turn: Mutex<()>,
 }
 
 impl Admission {
-    /// With the authority in `pki`. The coordinator listens at `listen`.
+    /// Opens the authority in `pki`. The coordinator listens at `listen`.
     pub fn open(listen: SocketAddr, pki: PathBuf, center: HostName) -> Result<Self, PkiError> {
         let authority = pki::fingerprint(&pki::authority(&pki)?);
         let authority =
@@ -50,35 +50,35 @@ impl Admission {
         Ok(Self { listen, pki, center, authority, turn: Mutex::new(()) })
     }
 
-    /// The host around which the overlay is laid out at first.
+    /// The center of the overlay's first topology.
     pub fn center(&self) -> &HostName {
         &self.center
     }
 
-    /// Nobody is admitted as long as what is returned lives.
+    /// Blocks admissions while the returned guard lives.
     pub fn pause(&self) -> MutexGuard<'_, ()> {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The key of the certificate that `host` has, if it has joined by a token.
+    /// The key in the certificate of `host`, if it has joined by a token.
     pub fn key_of(&self, host: &HostName) -> Option<KeyId> {
         pki::key_of(&self.pki, host)
     }
 
-    /// The name of `host` is nobody's any more.
+    /// Deletes the copy of the certificate of `host`, so that its name is free.
     pub fn forget(&self, host: &HostName) {
-        // One that stays only takes room: whoever gets the name next replaces it.
+        // A copy that remains only takes disk space: the next host with this name overwrites it.
         if let Err(error) = pki::forget(&self.pki, host) {
-            tracing::warn!("the copy of a removed host's certificate stays: {error}");
+            tracing::warn!("cannot delete the certificate copy of removed host {host}: {error}");
         }
     }
 
-    /// Where a user gets a new token.
+    /// The remedy that tells a user how to create a new token.
     pub fn way_to_a_token(&self) -> String {
-        format!("`transhume net token` on {} prints a new one", self.listen.ip())
+        format!("create a new token with `transhume net token` on {}", self.listen.ip())
     }
 
-    /// A token that is good for `lifetime_s` seconds from `now` on, and its number. It is noted when this returns.
+    /// Creates and stores a token that is valid for `lifetime_s` seconds from `now`. Returns its number, too.
     fn new_token(
         &self,
         cluster: &Cluster,
@@ -87,10 +87,15 @@ impl Admission {
     ) -> Result<(u64, JoinToken), Failure> {
         if lifetime_s > MAX_LIFETIME.as_secs() {
             let days = MAX_LIFETIME.as_secs() / (24 * 60 * 60);
-            return Err(Failure::new("that is too long for a token", format!("{days} days are the most")));
+            return Err(Failure::new(
+                "the token lifetime is too long",
+                format!("choose at most {days} days"),
+            ));
         }
         let secret = Secret::random();
-        let secret = secret.map_err(|error| Failure::new(format!("random numbers: {error}"), ""))?;
+        let secret = secret.map_err(|error| {
+            Failure::new(format!("cannot get random bytes from the kernel: {error}"), "try again")
+        })?;
         let good_until = tokens::seconds(now).saturating_add(lifetime_s);
         let token = Token::new(tokens::hash(&secret), Some(now), good_until);
         let inner = &mut *cluster.lock();
@@ -98,7 +103,7 @@ impl Admission {
         Ok((number, JoinToken { coordinator: self.listen, authority: self.authority, secret }))
     }
 
-    /// What a machine gets that asks at `now`, or why it gets nothing.
+    /// Answers a join request at time `now`: a certificate, or the reason for the refusal.
     fn admit(
         &self,
         cluster: &Cluster,
@@ -106,23 +111,23 @@ impl Admission {
         now: SystemTime,
     ) -> Result<(HostName, Certificates), String> {
         if request.version != VERSION {
-            let what = "the coordinator is of another release than this machine";
+            let what = "the coordinator runs another release than this machine";
             return Err(reason(what, "install the same release on all machines"));
         }
-        // Of two that want the same name one gets it.
+        // If two machines ask for the same name, one of them gets it.
         let _turn = self.pause();
         let checked = cluster.lock().members.check_secret(Secret(request.secret), now);
         let token = checked.map_err(|objection| self.refuse(objection))?;
         let applicant = Applicant::of(&request.signing_request).map_err(|error| self.explain(&error))?;
         let (host, key) = (applicant.host().clone(), applicant.key());
         let is_free = cluster.lock().members.is_free(&host, key).map_err(|_| {
-            reason(
-                "this key was a host's that was removed",
-                "join with another state folder, and so with a new key",
-            )
+            reason("this key belongs to a removed host", "join with a new key: use another state directory")
         })?;
         if self.enrolled().len() >= MAX_NODES {
-            return Err(reason(&format!("{MAX_NODES} machines have joined, and no more can"), ""));
+            return Err(reason(
+                &format!("the cluster is full: {MAX_NODES} machines have joined"),
+                "remove a host that is not needed: `transhume host remove HOST`",
+            ));
         }
         let certificates =
             pki::certify(&self.pki, &applicant, is_free).map_err(|error| self.explain(&error))?;
@@ -144,23 +149,23 @@ impl Admission {
         match error {
             CertifyError::Taken(host) => {
                 let remedy = format!(
-                    "choose another name with `--name`, or free this one, if that machine is no more: `transhume host remove {host}` on {}, and then a new token",
+                    "choose another name with `--name`; if the old machine is gone, free its name with `transhume host remove {host}` on {}, then create a new token",
                     self.listen.ip()
                 );
                 reason(&error.to_string(), &remedy)
             }
             CertifyError::NoHost => reason(
                 &error.to_string(),
-                "choose another name with `--name`: of small letters, digits, `-` and `.`, and not `coordinator`",
+                "choose another name with `--name`: lower-case letters, digits, `-` and `.`; `coordinator` is reserved",
             ),
             CertifyError::Pki(error) => {
-                tracing::warn!("no certificate is issued: {error}");
-                reason("the coordinator cannot issue certificates", "its log says why")
+                tracing::warn!("cannot issue a certificate: {error}");
+                reason("the coordinator cannot issue certificates", "see the coordinator's log")
             }
         }
     }
 
-    /// The hosts that have certificates.
+    /// The hosts that have joined by a token.
     pub fn enrolled(&self) -> BTreeSet<HostName> {
         pki::certified(&self.pki)
     }
@@ -174,7 +179,7 @@ impl Inner {
         noted.map_err(|error| cluster.not_written(self, error))
     }
 
-    /// `host` gets a certificate for `key`, by the token of this number.
+    /// Records that `host` got a certificate for `key` by the token with this number.
     fn has_joined(
         &mut self,
         cluster: &Cluster,
@@ -193,18 +198,21 @@ impl Inner {
     }
 }
 
-/// What a release before has noted of a token.
+/// The format in which an earlier release stored a token.
 #[derive(Deserialize)]
 struct Before {
     hash: [u8; 32],
     good_until: u64,
 }
 
-/// Notes the tokens that a release before has kept in `file`, and removes that.
+/// Imports the tokens that an earlier release stored in `file`, then deletes the file.
 pub fn take_over(cluster: &Cluster, file: &Path) -> Result<(), Failure> {
     let Ok(bytes) = fs::read(file) else { return Ok(()) };
     let known: Vec<Before> = postcard::from_bytes(&bytes).unwrap_or_else(|error| {
-        tracing::warn!("{}: {error}; no token that was made before is good", file.display());
+        tracing::warn!(
+            "cannot read {}: {error}; tokens from the earlier release are invalid",
+            file.display()
+        );
         Vec::new()
     });
     let inner = &mut *cluster.lock();
@@ -212,12 +220,12 @@ pub fn take_over(cluster: &Cluster, file: &Path) -> Result<(), Failure> {
         inner.note_token(cluster, Token::new(hash, None, good_until))?;
     }
     if let Err(error) = fs::remove_file(file) {
-        tracing::warn!("{}: {error}", file.display());
+        tracing::warn!("cannot delete {}: {error}", file.display());
     }
     Ok(())
 }
 
-/// Makes a token.
+/// Creates a token.
 pub fn new_token(cluster: &Cluster, lifetime_s: u64) -> Result<Event, Failure> {
     let admission = cluster.admission.get().ok_or_else(failure::no_tokens)?;
     let (id, token) = admission.new_token(cluster, lifetime_s, SystemTime::now())?;
@@ -230,7 +238,7 @@ pub fn tokens(cluster: &Cluster) -> Result<Event, Failure> {
     Ok(Event::Tokens(cluster.lock().members.tokens(SystemTime::now())))
 }
 
-/// Lets nobody join any more by a token.
+/// Revokes a token.
 pub fn revoke(cluster: &Cluster, token: &str) -> Result<Event, Failure> {
     let admission = cluster.admission.get().ok_or_else(failure::no_tokens)?;
     let _nobody_joins = admission.pause();
@@ -245,18 +253,21 @@ pub fn revoke(cluster: &Cluster, token: &str) -> Result<Event, Failure> {
     Ok(Event::TokenRevoked(token))
 }
 
-/// Lets somebody without a certificate ask for one. Nothing else is listened to.
+/// Serves a connection without a certificate. It accepts join requests only.
 pub async fn serve(cluster: &Arc<Cluster>, mut stream: Stream) -> io::Result<()> {
     let from = stream.peer_address()?;
     let request = timeout(LIMIT, frame::receive_within(&mut stream, MAX_REQUEST)).await?;
-    let request: enrol::Request = request
-        .map_err(|error| io::Error::other(format!("it has no certificate and asks for none: {error}")))?;
+    let request: enrol::Request = request.map_err(|error| {
+        io::Error::other(format!("the client has no certificate and sent no join request: {error}"))
+    })?;
     let cluster = cluster.clone();
     let answer = move || {
-        let admission = cluster.admission.get().ok_or_else(|| io::Error::other("it has no certificate"))?;
+        let admission = cluster.admission.get().ok_or_else(|| {
+            io::Error::other("the client has no certificate, and this coordinator has no join tokens")
+        })?;
         Ok::<_, io::Error>(admission.admit(&cluster, &request, SystemTime::now()))
     };
-    // It reads and writes files.
+    // Issuing a certificate reads and writes files.
     let answer = match tokio::task::spawn_blocking(answer).await.map_err(io::Error::other)?? {
         Ok((host, certificates)) => {
             tracing::info!("{from} has joined as {host}");
@@ -298,7 +309,7 @@ mod tests {
             Self { directory, cluster }
         }
 
-        /// The same after a restart.
+        /// The same coordinator after a restart.
         fn again(self) -> Self {
             let Self { directory, cluster } = self;
             drop(cluster);

@@ -1,7 +1,7 @@
-//! Checkpoints of groups: all members are saved in one state of the group, and run on.
+//! Checkpoints of groups: all members are saved at one consistent point, then continue to run.
 //!
-//! Nodes write the images, each in a directory of its own below that of the checkpoint, on its host. When all are complete, and all
-//! members are still stopped, the coordinator notes that, and writes [`MANIFEST`] beside them. What it does not name is of no use.
+//! The node of each member writes its image files into a directory of its own below the checkpoint's directory. When all images are complete and
+//! all members are still stopped, the coordinator records that and writes [`MANIFEST`] beside them. Directories that the manifest does not name are garbage.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io::{self, Read};
@@ -24,22 +24,22 @@ use crate::follow::{Events, Follow};
 use crate::server::{Client, User};
 use crate::{failure, group, moving};
 
-/// The file that says what belongs to a checkpoint.
+/// The file that lists the members of a checkpoint.
 const MANIFEST: &str = "checkpoint.json";
 
 /// The largest [`MANIFEST`], in bytes.
 const MAX_MANIFEST: u64 = 256 * 1024 * 1024;
 
-/// Raised when the layout of [`Manifest`] changes, or of the facts in it.
+/// Incremented when the layout of [`Manifest`], or of the facts in it, changes.
 const VERSION: u16 = 3;
 
-/// More moves than any instance makes.
+/// More moves than any instance makes. Larger epochs are refused.
 const MAX_EPOCH: u64 = 1 << 48;
 
-/// How long a node may take to remove what it has saved.
+/// Time limit for a node to delete saved images.
 const DISCARD_LIMIT: Duration = Duration::from_secs(30);
 
-/// What belongs to a checkpoint.
+/// The contents of a checkpoint's manifest.
 #[derive(Serialize, Deserialize)]
 struct Manifest {
     version: u16,
@@ -54,16 +54,16 @@ struct Manifest {
 struct Member {
     vid: Vid,
     instance: Instance,
-    /// The directory of its images, in that of the checkpoint.
+    /// The member's image directory, relative to the checkpoint's directory.
     images: String,
-    /// What the check at its host had found.
+    /// Result of the check on the source host.
     facts: Bytes,
 }
 
-/// Who waits for checkpoints, by their first moves.
+/// Waiters for checkpoints, keyed by the first move of each.
 pub type Checkpoints = HashMap<MoveId, oneshot::Sender<Vec<Saved>>>;
 
-/// A member that is saved.
+/// A saved member.
 pub struct Saved {
     vid: Vid,
     instance: Instance,
@@ -72,12 +72,12 @@ pub struct Saved {
 }
 
 impl Inner {
-    /// The moves are saved: what is known of their instances is what belongs to the images.
+    /// Reports saved members with the facts that belong to their images.
     pub fn are_saved(&mut self, ids: &BTreeSet<MoveId>) {
         let Some(waiting) = ids.first().and_then(|first| self.checkpoints.remove(first)) else { return };
-        // A part of a group is no checkpoint.
+        // An incomplete group is no checkpoint.
         if let Some(saved) = ids.iter().map(|id| self.saved(*id)).collect() {
-            // Who waits is the coordinator itself, and does until it ends.
+            // The receiver is a task of the coordinator and lives as long as the coordinator.
             let _ = waiting.send(saved);
         }
     }
@@ -94,24 +94,24 @@ impl Inner {
         })
     }
 
-    /// The move is rolled back, and with it the checkpoint to which it belongs, if it does to one.
+    /// Fails the checkpoint to which a rolled-back move belongs, if any.
     pub fn is_not_saved(&mut self, id: MoveId) {
         self.checkpoints.remove(&id);
     }
 }
 
-/// A checkpoint that has begun.
+/// A checkpoint in progress.
 struct Begun {
     moves: Vec<(GroupMove, Events)>,
-    /// Where each member's images come.
+    /// The image directory of each member.
     images: Vec<(Vid, HostName, String)>,
     saved: oneshot::Receiver<Vec<Saved>>,
 }
 
-/// Saves the members of a group, and tells the client how that goes on. It does also if the client goes away.
+/// Saves the members of a group and reports progress to the client. The checkpoint completes even if the client disconnects.
 ///
 /// # Errors
-/// If the client cannot be told.
+/// If the client cannot be reached.
 pub async fn make(
     cluster: &Arc<Cluster>,
     request: CheckpointRequest,
@@ -155,12 +155,15 @@ fn check(request: &CheckpointRequest, user: User) -> Result<(), Failure> {
     }
     let directory = Path::new(&request.directory);
     if !directory.is_absolute() {
-        return Err(Failure::new(format!("`{}` is no absolute path", request.directory), "name one"));
+        return Err(Failure::new(
+            format!("`{}` is not an absolute path", request.directory),
+            "pass an absolute path",
+        ));
     }
     Ok(())
 }
 
-/// Checks that there is no checkpoint yet where one is to be.
+/// Checks that `directory` does not contain a checkpoint.
 async fn check_free(directory: &str) -> Result<(), Failure> {
     let manifest = Path::new(directory).join(MANIFEST);
     let looking = spawn_blocking(move || manifest.symlink_metadata());
@@ -168,16 +171,16 @@ async fn check_free(directory: &str) -> Result<(), Failure> {
         Ok(_) => Err(there_is_one(directory)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(Failure::new(
-            format!("{directory} cannot be used for a checkpoint: {error}"),
-            "name another directory",
+            format!("cannot use {directory} for a checkpoint: {error}"),
+            "choose another directory",
         )),
     }
 }
 
 fn there_is_one(directory: &str) -> Failure {
     Failure::new(
-        format!("there is a checkpoint in {directory} already"),
-        "name another directory, or remove that one if it is of no use any more",
+        format!("{directory} already contains a checkpoint"),
+        "choose another directory, or delete the old checkpoint if it is not needed",
     )
 }
 
@@ -190,7 +193,7 @@ fn begin(inner: &mut Inner, cluster: &Cluster, request: &CheckpointRequest) -> R
         moving::check_free(inner, *vid, name, host)?;
     }
     inner.store.ready().map_err(|error| failure::of_store(&error))?;
-    // Names that no other checkpoint has used, so that what one has left that failed is in nobody's way.
+    // Directory names are unique per attempt, so that remains of a failed checkpoint do not collide with them.
     let number = inner.machine.image().last_move.0 + 1;
     let images: Vec<_> = members
         .iter()
@@ -210,7 +213,7 @@ fn begin(inner: &mut Inner, cluster: &Cluster, request: &CheckpointRequest) -> R
     Ok(Begun { moves, images, saved })
 }
 
-/// Writes down what belongs to the checkpoint, or has its remains removed; returns how each member went on.
+/// Writes the manifest, or has the images deleted if a member failed; returns the report of each member.
 async fn finish(
     cluster: Arc<Cluster>,
     request: CheckpointRequest,
@@ -231,21 +234,21 @@ async fn finish(
     let all_saved = reports
         .iter()
         .all(|report| matches!(report, Event::MoveOver(report) if report.outcome == Outcome::Saved));
-    // What was rolled back says so itself.
+    // Rolled-back members report the failure themselves.
     let unwritten = if all_saved { Err(failure::coordinator_ends()) } else { Ok(()) };
     (reports, written.unwrap_or(unwritten))
 }
 
-/// Has the node of a host remove what it has saved of an instance.
+/// Has a node delete the saved images of an instance.
 async fn discard(cluster: &Cluster, (vid, host, images): (Vid, HostName, String)) {
     let question = Question::DiscardImages { vid, images };
     if cluster.ask(&host, question, DISCARD_LIMIT).await.is_err() {
-        tracing::warn!("what host {host} has saved of instance {vid} is of no use, and stays");
+        tracing::warn!("host {host} could not delete the unused images of instance {vid}");
     }
 }
 
-/// Sees to what a coordinator before this one was saving when it went away, and has not written down as a checkpoint: as soon as the
-/// instance's host is done with it, what that has written is removed.
+/// Cleans up checkpoints that a previous coordinator started but did not finish: when the host has finished saving
+/// an instance, its images are deleted.
 pub fn clear_up(cluster: &Arc<Cluster>) {
     let mut inner = cluster.lock();
     let moves = inner.machine.image().moves.iter();
@@ -267,7 +270,7 @@ pub fn clear_up(cluster: &Arc<Cluster>) {
     }
 }
 
-/// Whether there is a checkpoint where these images are.
+/// Whether a manifest exists beside these images.
 fn belongs_to_one(images: &str) -> bool {
     Path::new(images).with_file_name(MANIFEST).exists()
 }
@@ -289,8 +292,8 @@ async fn write(request: CheckpointRequest, saved: Vec<Saved>) -> Result<(), Fail
         if error.kind() == io::ErrorKind::AlreadyExists {
             return there_is_one(&place);
         }
-        let what = format!("the coordinator cannot write what belongs to the checkpoint: {error}");
-        Failure::new(what, "mend that, or name another directory; the group runs on")
+        let what = format!("the coordinator cannot write the checkpoint's manifest: {error}");
+        Failure::new(what, "fix the cause, or choose another directory; the group continues to run")
     })
 }
 
@@ -299,15 +302,12 @@ fn member(saved: Saved) -> Member {
     Member { vid: saved.vid, instance: saved.instance, images, facts: Bytes(saved.facts) }
 }
 
-/// The instances of the checkpoint in `directory`, in the order of names.
+/// Reads the checkpoint in `directory`; returns its instances in the order of their names.
 pub fn read(directory: &Path) -> Result<Vec<(Vid, SavedInstance)>, Failure> {
     let file = directory.join(MANIFEST);
     let manifest = read_manifest(&file).map_err(|error| {
-        let what = format!("there is no checkpoint to be restored in {}: {error}", directory.display());
-        Failure::new(
-            what,
-            "name the directory of one, as `transhume checkpoint` has written it, on this host",
-        )
+        let what = format!("cannot read a checkpoint in {}: {error}", directory.display());
+        Failure::new(what, "pass a directory on this host that `transhume checkpoint` wrote")
     })?;
     let images = |images: &str| directory.join(images).to_string_lossy().into_owned();
     let members = manifest.members.into_iter().map(|member| {
@@ -327,11 +327,13 @@ fn read_manifest(file: &Path) -> io::Result<Manifest> {
     let is_plain = |name: &str| !name.is_empty() && !name.starts_with('.') && !name.contains('/');
     let problem = match &manifest {
         Manifest { version, .. } if *version != VERSION => {
-            format!("it was written by another release (layout {version}, and this one knows {VERSION})")
+            format!(
+                "it was written by another release (layout {version}; this release reads layout {VERSION})"
+            )
         }
         Manifest { members, .. } if members.is_empty() => format!("{MANIFEST} names no instance"),
         Manifest { members, .. } if !members.iter().all(|member| is_plain(&member.images)) => {
-            format!("{MANIFEST} names directories elsewhere")
+            format!("{MANIFEST} names directories outside the checkpoint")
         }
         Manifest { members, .. } if !are_distinct(members) => {
             format!("{MANIFEST} names an instance twice")
@@ -344,7 +346,7 @@ fn read_manifest(file: &Path) -> io::Result<Manifest> {
     Err(io::Error::new(io::ErrorKind::InvalidData, problem))
 }
 
-/// Whether each member has a name and a VID of its own.
+/// Whether each member has a unique name and a unique VID.
 fn are_distinct(members: &[Member]) -> bool {
     let vids: HashSet<_> = members.iter().map(|member| member.vid).collect();
     let names: HashSet<_> = members.iter().map(|member| &member.instance.name).collect();
@@ -377,11 +379,11 @@ mod tests {
         for (what, wrong, said) in [
             ("/version", json!(VERSION + 1), "another release"),
             ("/members", json!([]), "names no instance"),
-            ("/members/0/images", json!("../a.1"), "elsewhere"),
-            ("/members/0/images", json!("/etc"), "elsewhere"),
-            ("/members/0/images", json!(".."), "elsewhere"),
+            ("/members/0/images", json!("../a.1"), "outside the checkpoint"),
+            ("/members/0/images", json!("/etc"), "outside the checkpoint"),
+            ("/members/0/images", json!(".."), "outside the checkpoint"),
             ("/members/0/vid", json!(0), MANIFEST),
-            ("/members/0/images", json!("a/"), "elsewhere"),
+            ("/members/0/images", json!("a/"), "outside the checkpoint"),
             ("/members/0/instance/epoch", json!(u64::MAX - 1), "impossible epoch"),
             ("/members", json!([manifest()["members"][0], manifest()["members"][0]]), "twice"),
             ("/members/0/facts", json!({ "base64": "%" }), MANIFEST),

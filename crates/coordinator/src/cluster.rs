@@ -1,4 +1,4 @@
-//! Feeds the state machine of the moves with what happens, and does what it says, in its order.
+//! The driver of the move state machine: feeds inputs to it and performs its outputs in order.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
@@ -35,41 +35,41 @@ use crate::names;
 use crate::network::{self, Devices, Misbehaviour, Rollout, Wishes};
 use crate::statistics::Statistics;
 
-/// All that the coordinator's tasks share.
+/// State that all tasks of the coordinator share.
 pub struct Cluster {
     began: Instant,
     inner: Mutex<Inner>,
-    /// Told when the machine may want to be woken at another time.
+    /// Notified when the machine's next deadline may have changed.
     changed: Notify,
-    /// Told when an instance has ended.
+    /// Notified when an instance has ended.
     pub ended: Notify,
-    /// Told when an instance is no longer being started.
+    /// Notified when the start of an instance has completed or failed.
     pub started: Notify,
-    /// Told when a move is over for its instance.
+    /// Notified when a move no longer blocks its instance.
     pub move_over: Notify,
-    /// Told when the overlay's rollout goes on.
+    /// Notified when the overlay's rollout progresses.
     pub network_changed: Notify,
-    /// Told when a node's connection has ended.
+    /// Notified when a node disconnects.
     pub link_ended: Notify,
-    /// How machines join that have no certificate, if they can.
+    /// Admission of machines by join tokens, if enabled.
     pub admission: OnceLock<Admission>,
-    /// What connections with nodes have to pass: the same as [`Members::list`].
+    /// Revocation list that connections of nodes are checked against; equal to [`Members::list`].
     pub gate: Gate,
     broken: Notify,
 }
 
-/// What the lock of [`Cluster`] guards.
+/// State that the lock of [`Cluster`] guards.
 pub struct Inner {
     pub machine: Coordinator,
     pub store: Store,
     pub log: Arc<Log>,
     pub directory: Directory,
-    /// Instances were there when the coordinator began. What they have published it hears again.
+    /// Instances existed when the coordinator started. Their processes publish their directory entries again.
     pub has_inherited: bool,
     pub nodes: HashMap<HostName, NodeLink>,
     pub network: Rollout,
     pub devices: Devices,
-    /// Commands that clients have started in instances, and wait for.
+    /// Sessions: commands that clients run in instances.
     pub sessions: Sessions,
     pub drains: Drains,
     pub cooling: Cooling,
@@ -77,38 +77,38 @@ pub struct Inner {
     pub checkpoints: Checkpoints,
     pub statistics: Statistics,
     pub experience: Experience,
-    /// Devices that nodes ask for themselves.
+    /// Devices that nodes request for themselves.
     pub wishes: Wishes,
-    /// How much hosts have told of their offloads.
+    /// Rate limit of the offload failures that hosts report.
     pub misbehaviour: Misbehaviour,
-    /// Every host that has ever been connected since the coordinator began.
+    /// All hosts that have connected since the coordinator started.
     pub hosts: BTreeMap<HostName, SocketAddr>,
-    /// Those that have joined by a token.
+    /// Hosts that have joined by a token.
     pub enrolled: BTreeSet<HostName>,
-    /// Moves of which a user can still hear something.
+    /// Moves of which a user can still get a report.
     pub follows: HashMap<MoveId, Follow>,
-    /// Instances whose host has not yet said that they run.
+    /// Instances whose host has not yet confirmed their start.
     pub starting: HashSet<Vid>,
     /// Instances that are being ended.
     pub endings: HashMap<Vid, Ending>,
-    /// Instances that have ended, the latest last.
+    /// Ended instances, the most recent last.
     pub ended: VecDeque<EndedInstance>,
-    /// The machine's instances, so that what is known of one is still there when the machine forgets it.
+    /// Copies of the machine's instances, for use after the machine has deleted one.
     known: HashMap<Vid, Instance>,
-    /// New places of which all nodes are to be told.
+    /// New locations that still have to be sent to all nodes.
     news: Vec<Moved>,
     failure: Option<StoreError>,
-    /// Nothing more may be decided.
+    /// Set when a record could not be written: no further decision is allowed.
     pub is_broken: bool,
 }
 
-/// Why a node's answer did not come.
+/// Why a node's answer is missing.
 pub enum AskError {
-    /// It is not connected.
+    /// The node is not connected.
     Away(HostName),
-    /// It did not answer, or its connection was lost before.
+    /// The node did not answer in time, or disconnected before it answered.
     Silent(HostName),
-    /// It refused.
+    /// The node refused.
     Refused(Failure),
 }
 
@@ -128,20 +128,20 @@ impl From<AskError> for Failure {
     }
 }
 
-/// A node's connection.
+/// The connection of a node.
 #[derive(Clone)]
 pub struct NodeLink {
-    /// Which of its connections it is.
+    /// Serial number of the connection.
     pub serial: u64,
     pub runs_instances: bool,
-    /// The key that it has shown.
+    /// The key in the node's certificate.
     pub key: KeyId,
     pub outbox: Outbox<FromCoordinator>,
     pub pending: Pending<Result<Answer, String>>,
 }
 
 impl Cluster {
-    /// The cluster as it is in the store at `path`. Moves that were not decided are rolled back.
+    /// Opens the cluster from the store at `path`. Uncommitted moves are rolled back.
     pub fn open(path: &Path) -> Result<Arc<Self>, StoreError> {
         let store = Store::open(path)?;
         let log = Log::open(&path.with_file_name("events.redb"))?;
@@ -206,10 +206,10 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Lets machines join by tokens from now on.
+    /// Enables admission by join tokens.
     pub fn admit_by(&self, admission: Admission) {
         self.lock().enrolled = admission.enrolled();
-        // Nobody else has set it.
+        // `set` fails only if it is called twice.
         let _first = self.admission.set(admission);
     }
 
@@ -221,18 +221,18 @@ impl Cluster {
         self.began.elapsed()
     }
 
-    /// Tells the machine what happened.
+    /// Feeds an input to the machine.
     pub fn input(&self, input: Input) {
         self.input_to(&mut self.lock(), input);
     }
 
-    /// As [`Cluster::input`], at once with what else changed under the same lock.
+    /// Like [`Cluster::input`], under a lock that the caller holds, so that both changes are atomic.
     pub fn input_to(&self, inner: &mut Inner, input: Input) {
         let outputs = inner.machine.handle(input, self.now());
         self.perform(inner, outputs);
     }
 
-    /// Wakes the machine when it wants to be.
+    /// Wakes the machine at its deadlines.
     pub async fn tick(self: Arc<Self>) {
         loop {
             let wake_at = self.lock().machine.wake_at();
@@ -249,7 +249,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until a record cannot be written; then nothing more may be decided.
+    /// Waits until writing a record fails; afterwards no further decision is allowed.
     pub async fn broken(&self) -> StoreError {
         loop {
             self.broken.notified().await;
@@ -259,7 +259,7 @@ impl Cluster {
         }
     }
 
-    /// Does what the machine says.
+    /// Performs the machine's outputs.
     pub fn perform(&self, inner: &mut Inner, outputs: Vec<Output>) {
         for output in outputs {
             if inner.is_broken {
@@ -277,7 +277,7 @@ impl Cluster {
             Output::Send { to, message } => inner.send(&to, &FromCoordinator::Moves(message)),
             Output::Event { id, event } => {
                 use moves::progress::{Event, Phase};
-                // Who waits for it may go on, or for its instance to run.
+                // Tasks that wait for this move, or for the start of its instance, may proceed.
                 let is_settled =
                     matches!(event, Event::Ended { .. } | Event::Phase { phase: Phase::Fetch, .. });
                 inner.tell_follower(id, event);
@@ -329,27 +329,27 @@ impl Cluster {
         }
     }
 
-    /// Nothing more may be decided: what the store holds is known when it is opened anew.
+    /// Stops all decisions: only reopening the store shows which state it holds.
     pub fn break_off(&self, inner: &mut Inner, error: StoreError) {
         inner.failure = Some(error);
         inner.is_broken = true;
         self.broken.notify_one();
     }
 
-    /// As [`Cluster::break_off`]. Returns the failure of what was to be written.
+    /// Like [`Cluster::break_off`]. Returns the failure for the user.
     pub fn not_written(&self, inner: &mut Inner, error: StoreError) -> Failure {
         let failure = failure::of_store(&error);
         self.break_off(inner, error);
         failure
     }
 
-    /// The instance's host has said that it runs, or that it does not.
+    /// Records that the instance's host has confirmed or rejected its start.
     pub fn is_started(&self, inner: &mut Inner, vid: Vid) {
         inner.starting.remove(&vid);
         self.started.notify_waiters();
     }
 
-    /// What the node of `host` answers.
+    /// Asks the node of `host` a question.
     pub async fn ask(
         &self,
         host: &HostName,
@@ -359,7 +359,7 @@ impl Cluster {
         self.ask_as(host, limit, |number| FromCoordinator::Ask { number, question }).await
     }
 
-    /// What the node of `host` answers about the overlay.
+    /// Asks the node of `host` a question about the overlay.
     pub async fn ask_net(
         &self,
         host: &HostName,
@@ -369,7 +369,7 @@ impl Cluster {
         self.ask_as(host, limit, |number| FromCoordinator::AskNet { number, question }).await
     }
 
-    /// What the node of `host` answers to the `message` that has the question.
+    /// Sends `message`, which contains a question, to the node of `host` and returns the answer.
     pub async fn ask_as(
         &self,
         host: &HostName,
@@ -387,7 +387,7 @@ impl Cluster {
 }
 
 impl Inner {
-    /// Checks that something may still be decided: what is known may not be what the store holds.
+    /// Checks that decisions are still allowed: after a failed write, memory and store may differ.
     ///
     /// # Errors
     /// If a record could not be written.
@@ -401,7 +401,7 @@ impl Inner {
     /// Sends a message to a node, if it is connected.
     pub fn send(&self, to: &HostName, message: &FromCoordinator) {
         if let Some(node) = self.nodes.get(to) {
-            // A connection that does not take it is lost, and found so by its reader.
+            // If the outbox is closed, the reader of the connection detects the loss.
             let _ = node.outbox.send(message);
         }
     }
@@ -415,8 +415,8 @@ impl Inner {
         }
     }
 
-    /// Tells everyone the new places of moved instances, after those who are to let them run: a thousand others must not come
-    /// before these.
+    /// Broadcasts the new locations of moved instances. The resume orders go out first, so that messages to a thousand other nodes
+    /// do not delay them.
     fn tell_news(&mut self) {
         if !self.news.is_empty() {
             let news = std::mem::take(&mut self.news);
@@ -430,12 +430,12 @@ impl Inner {
         found.map(|(vid, instance)| (*vid, instance))
     }
 
-    /// Whether an instance called `name` has ended, as far as that is remembered.
+    /// Whether an instance called `name` is among the remembered ended instances.
     pub fn has_ended(&self, name: &str) -> bool {
         self.ended.iter().any(|ended| ended.instance.name == name)
     }
 
-    /// Takes a measurement from a node that has part in the move.
+    /// Records a measurement from a node that takes part in the move.
     pub fn measured(&mut self, from: &HostName, id: MoveId, measurement: Measurement) {
         let takes_part = self.machine.image().moves.get(&id);
         let takes_part = takes_part.is_some_and(|record| record.hosts().any(|host| host == from));
@@ -444,7 +444,7 @@ impl Inner {
         }
     }
 
-    /// Tells those who follow a move of the instance that this has ended, or is to end.
+    /// Marks the moves of an instance as ending with the instance.
     pub fn ends(&mut self, vid: Vid) {
         self.follows.values_mut().for_each(|follow| follow.ends(vid));
     }
@@ -462,7 +462,7 @@ impl Inner {
         }
     }
 
-    /// An instance has a new place, which everyone is to be told.
+    /// Queues the new location of an instance for all nodes.
     fn committed(&mut self, id: MoveId, took: Duration) {
         if let Some(follow) = self.follows.get_mut(&id) {
             follow.committed(took);

@@ -1,8 +1,8 @@
-//! Instances that have moved cool down: ordinary moves leave them alone for a while (ADR 0035).
+//! The cool-down: for a while after a move, ordinary moves are refused (ADR 0035).
 //!
-//! A restart of the coordinator changes nothing of that, so the store has the times of moves, by the calendar's clock. That may be set back: a time
-//! that is in the future then counts as that of the restart. So no instance cools down for longer than it is to, counted from
-//! its move or from the last restart; beside restarts the calendar does not count.
+//! The store keeps the wall-clock time of each instance's last move, so the cool-down survives a restart of the coordinator. If the wall clock was set
+//! back and a stored time lies in the future, the time of the restart replaces it. An instance thus never cools down for longer than its period, counted from
+//! its move or from the last restart. Between restarts the monotonic clock counts.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -14,21 +14,21 @@ use moves::placement::Placement;
 use crate::cluster::Inner;
 use crate::failure;
 
-/// When instances have moved last.
+/// Times of the last move of each instance.
 pub struct Cooling {
     moved: HashMap<Vid, LastMove>,
-    /// How long an instance cools down of which nothing is said.
+    /// The cool-down period of instances that set none of their own.
     usual: Duration,
 }
 
 struct LastMove {
     seen: Instant,
-    /// How long ago it was then.
+    /// How long ago that was, at the start.
     age: Duration,
 }
 
 impl Cooling {
-    /// These instances have moved, at so many milliseconds since 1970. Nothing cools down unless that is said of it.
+    /// Loads the wall-clock times of last moves, in milliseconds since 1970. The default period is zero.
     pub fn load(moved: Vec<(Vid, u64)>) -> Self {
         Self::load_at(moved, SystemTime::now(), Instant::now())
     }
@@ -42,22 +42,22 @@ impl Cooling {
         Self { moved: moved.collect(), usual: Duration::ZERO }
     }
 
-    /// So long an instance cools down of which nothing is said.
+    /// Sets the default cool-down period.
     pub fn set_usual(&mut self, usual: Duration) {
         self.usual = usual;
     }
 
-    /// The instance has just moved from host to host.
+    /// Records that the instance has just moved.
     pub fn has_moved(&mut self, vid: Vid) {
         self.moved.insert(vid, LastMove { seen: Instant::now(), age: Duration::ZERO });
     }
 
-    /// The instance has ended.
+    /// Forgets an instance that has ended.
     pub fn forget(&mut self, vid: Vid) {
         self.moved.remove(&vid);
     }
 
-    /// For how long the instance still cools down, if it does.
+    /// The rest of the instance's cool-down, if it has not elapsed.
     fn left(&self, vid: Vid, placement: &Placement, now: Instant) -> Option<Duration> {
         let LastMove { seen, age } = self.moved.get(&vid)?;
         let since = now.saturating_duration_since(*seen).saturating_add(*age);
@@ -67,16 +67,16 @@ impl Cooling {
 }
 
 impl Inner {
-    /// For how many seconds the instance still cools down, if it does.
+    /// The rest of the instance's cool-down in seconds, if it has not elapsed.
     pub fn cools_down_for(&self, vid: Vid) -> Option<u64> {
         let instance = self.machine.image().instances.get(&vid)?;
         let left = self.cooling.left(vid, &instance.placement, Instant::now())?;
-        // Who waits for so long waits for long enough.
+        // Rounded up, so that a user who waits this long does not come too early.
         Some(left.as_millis().div_ceil(1000) as u64)
     }
 }
 
-/// Checks that none of these instances cools down. Of several that do it is told of the one that does for the longest.
+/// Checks that none of these instances cools down. If several do, the failure names the one with the longest rest.
 ///
 /// # Errors
 /// If one does.
@@ -102,7 +102,7 @@ mod tests {
         Placement { cool_down_s: Some(minutes * 60), ..Placement::default() }
     }
 
-    /// A calendar on which so much time has gone by, and what a coordinator knows that begins then. The instance has moved at 10 minutes.
+    /// What a coordinator loads when it starts at `minutes` on the wall clock. The instance has moved at minute 10.
     fn loaded_at(minutes: u32, now: Instant) -> Cooling {
         Cooling::load_at(vec![(vid(), 600_000)], UNIX_EPOCH + minutes * MINUTE, now)
     }
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(left(&Placement::default()), Some(2 * MINUTE));
         assert_eq!((left(&own(9)), left(&own(1)), left(&own(0))), (Some(8 * MINUTE), None, None));
         cooling.has_moved(vid());
-        assert!(cooling.left(vid(), &own(9), now) > Some(8 * MINUTE), "it begins anew");
+        assert!(cooling.left(vid(), &own(9), now) > Some(8 * MINUTE), "a new move restarts the period");
         cooling.forget(vid());
         assert_eq!(cooling.left(vid(), &own(9), now), None);
     }

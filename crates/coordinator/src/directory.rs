@@ -1,4 +1,4 @@
-//! The fabrics' directories, as nodes ask them for the processes of their instances.
+//! The fabrics' directories: nodes query them for the processes of their instances.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use rpc::wire::FromCoordinator;
 
 use crate::cluster::{Cluster, Inner};
 
-/// How long after its start a coordinator may not yet have heard again from all instances that were there before. Until then it does
-/// not say that something is not there.
+/// Time after the start of a coordinator in which inherited instances may not have published their entries again. Until it has elapsed,
+/// a missing entry is not reported as missing.
 const HEARING: Duration = Duration::from_secs(5);
 
-/// A node speaks for the instances that it has.
+/// The id of an instance, if it is on the node's host: a node speaks for its own instances only.
 fn instance_of(inner: &Inner, from: &HostName, vid: Vid) -> Option<InstanceId> {
     let instance = inner.machine.image().instances.get(&vid).filter(|instance| instance.host == *from)?;
     Some(InstanceId { fabric: instance.fabric, vid })
 }
 
-/// Takes note of which processes an instance has.
+/// Records which processes an instance has.
 pub fn processes(cluster: &Cluster, from: &HostName, vid: Vid, indexes: BTreeSet<u8>) {
     let mut inner = cluster.lock();
     let Some(instance) = instance_of(&inner, from, vid) else { return };
@@ -29,7 +29,7 @@ pub fn processes(cluster: &Cluster, from: &HostName, vid: Vid, indexes: BTreeSet
     inner.answer_all(due);
 }
 
-/// Answers a process, now or when there is an answer.
+/// Answers a process's request, now or when the answer is available.
 pub fn ask(cluster: &Arc<Cluster>, from: &HostName, process: ProcessId, number: u64, request: Request) {
     let mut inner = cluster.lock();
     let Some(instance) = instance_of(&inner, from, process.vid) else { return };
@@ -50,7 +50,7 @@ pub fn ask(cluster: &Arc<Cluster>, from: &HostName, process: ProcessId, number: 
 }
 
 async fn ask_later(cluster: Arc<Cluster>, asker: Member, number: u64, request: Request) {
-    /// How often is looked whether it has come by now.
+    /// How often a pending request is tried again.
     const LOOK: Duration = Duration::from_millis(50);
     loop {
         tokio::time::sleep(LOOK).await;
@@ -64,7 +64,7 @@ async fn ask_later(cluster: Arc<Cluster>, asker: Member, number: u64, request: R
 }
 
 impl Inner {
-    /// An instance that has ended has nothing more to say.
+    /// Removes the entries of an instance that has ended.
     pub fn end_in_directory(&mut self, instance: InstanceId) {
         let due = self.directory.end_instance(instance);
         self.answer_all(due);
@@ -74,7 +74,7 @@ impl Inner {
         due.into_iter().for_each(|due| self.answer(due));
     }
 
-    /// Sends an answer to where the process is. If it moves, it asks again when it has arrived.
+    /// Sends an answer to the asker's current host. If the asker moves meanwhile, it asks again after its arrival.
     fn answer(&self, Due { asker, number, answer }: Due) {
         let process = asker.process;
         if let Some(instance) = self.machine.image().instances.get(&process.vid) {

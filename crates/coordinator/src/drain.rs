@@ -1,7 +1,7 @@
-//! Hosts that are drained: nothing is started on them any more, and what runs there moves away.
+//! Drains: no instance starts on a drained host any more, and its instances move away.
 //!
-//! A drain is a task that makes one move after the other, or some at a time. It needs nobody who listens. That a host is drained is in the
-//! store; which moves are left to make is found by looking, so a drain that ended with the coordinator is simply made again.
+//! A drain is a task that makes moves one by one, or several in parallel; it does not need a connected client. The store records which
+//! hosts are drained. The remaining moves are computed from the current state, so a drain that the coordinator's end interrupted is simply requested again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -15,6 +15,7 @@ use api::{
 use fabric::Vid;
 use moves::journal::{MoveRecord, Stage};
 use moves::{HostName, MoveId};
+use planner::{Assignment, Goal, Leaving, Planned, View};
 use rpc::wire::{self, Answer, Question};
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::task::JoinSet;
@@ -22,51 +23,50 @@ use tokio::time::{Instant, sleep};
 
 use crate::cluster::{Cluster, Inner};
 use crate::follow::Events;
-use crate::placement::{self, Planned};
 use crate::server::Client;
-use crate::{failure, hosts, instances, moving};
+use crate::{failure, hosts, instances, moving, planning};
 
-/// How long a host may take to say what an instance weighs, and how many it is asked for at a time.
+/// Time limit for a host to report an instance's size, and the number of such questions in flight per host.
 const WEIGH_LIMIT: Duration = Duration::from_secs(10);
 const WEIGHED_AT_A_TIME: usize = 8;
 
-/// So long after its begin a coordinator may not have heard of all hosts.
+/// Time after the coordinator's start in which some hosts may not have connected again.
 const GATHERING: Duration = Duration::from_secs(10);
 
-/// How often it is looked meanwhile whether they are there.
+/// How often the coordinator checks meanwhile whether all hosts have connected.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The hosts that are drained.
+/// The drained hosts.
 #[derive(Default)]
 pub struct Drains {
     hosts: BTreeMap<HostName, Progress>,
     last: u64,
 }
 
-/// How far the drain of a host is.
+/// Progress of the drain of a host.
 #[derive(Default)]
 struct Progress {
-    /// Which of all drains it is; the one before ends.
+    /// Serial number of the drain; a new drain ends the previous one.
     number: u64,
-    /// Whether it goes on.
+    /// Whether the drain is in progress.
     goes_on: bool,
-    /// Its moves that are not over.
+    /// Moves of the drain that are not over.
     moves: BTreeSet<MoveId>,
 }
 
 impl Drains {
-    /// Those of `hosts`, which the store holds; none is under way.
+    /// Loads the drained `hosts` from the store; no drain is in progress.
     pub fn load(hosts: Vec<String>) -> Self {
         let names = hosts.iter().filter_map(|host| HostName::new(host).ok());
         Self { hosts: names.map(|host| (host, Progress::default())).collect(), last: 0 }
     }
 
-    /// Whether nothing is to be started on `host`.
+    /// Whether `host` is drained.
     pub fn contains(&self, host: &HostName) -> bool {
         self.hosts.contains_key(host)
     }
 
-    /// All of them.
+    /// All drained hosts.
     pub fn hosts(&self) -> impl Iterator<Item = &HostName> {
         self.hosts.keys()
     }
@@ -82,12 +82,12 @@ impl Drains {
         self.hosts.get(host).is_some_and(|progress| progress.number == number)
     }
 
-    /// Whether a drain of `host` is under way.
+    /// Whether a drain of `host` is in progress.
     pub fn is_draining(&self, host: &HostName) -> bool {
         self.hosts.get(host).is_some_and(|progress| progress.goes_on)
     }
 
-    /// The drain of this number is over.
+    /// Ends the drain with this serial number.
     fn end(&mut self, host: &HostName, number: u64) {
         if let Some(progress) = self.hosts.get_mut(host).filter(|progress| progress.number == number) {
             progress.goes_on = false;
@@ -107,7 +107,7 @@ impl Drains {
     }
 }
 
-/// Drains a host, or says what would be done, and tells the client how that goes on. It goes on also if the client goes away.
+/// Drains a host, or plans that on a dry run, and reports progress to the client. The drain goes on if the client disconnects.
 ///
 /// # Errors
 /// If the client cannot be told.
@@ -137,14 +137,14 @@ fn begin(cluster: &Arc<Cluster>, request: &DrainRequest) -> Result<Events, Failu
         drain.number = inner.drains.begin(&drain.host);
         let instances = instances::instances_on(&inner, &drain.host);
         inner.log.note(&Occurrence::DrainBegan { host: drain.host.to_string(), instances });
-        // One that was under way ends.
+        // A previous drain of this host ends.
         cluster.move_over.notify_waiters();
         tokio::spawn(drain.run(cluster.clone(), user));
     }
     Ok(events)
 }
 
-/// Waits for hosts that may come back after the coordinator was restarted.
+/// Waits for hosts that may reconnect after the coordinator has restarted.
 async fn wait_for_hosts(cluster: &Cluster, request: &DrainRequest) {
     let are_there = |inner: &Inner| {
         let drain = Drain::new(inner, request);
@@ -155,7 +155,7 @@ async fn wait_for_hosts(cluster: &Cluster, request: &DrainRequest) {
     }
 }
 
-/// Lets instances be started on a host again. A drain that is under way ends: its moves that are not committed are rolled back.
+/// Undrains a host, so that instances can start on it again. A drain in progress ends: its uncommitted moves are rolled back.
 pub fn undo(cluster: &Cluster, name: &str) -> Result<Event, Failure> {
     let mut inner = cluster.lock();
     let host = hosts::find(&inner, name)?;
@@ -167,14 +167,14 @@ pub fn undo(cluster: &Cluster, name: &str) -> Result<Event, Failure> {
     inner.log.note(&Occurrence::Undrained { host: host.to_string() });
     let progress = inner.drains.hosts.remove(&host).unwrap_or_default();
     for id in progress.moves {
-        // What is committed or over is not rolled back.
+        // Moves that are committed or over are not rolled back.
         let _ = moving::cancel_for(cluster, &mut inner, id, wire::reason(failure::CANCELLED, ""));
     }
     cluster.move_over.notify_waiters();
     Ok(Event::Done)
 }
 
-/// Nothing is known any more of `host`, which was removed. A drain of it that is under way ends.
+/// Forgets a removed host. A drain of it that is in progress ends.
 pub fn forget(cluster: &Cluster, inner: &mut Inner, host: &HostName) -> Result<(), Failure> {
     if !inner.drains.contains(host) {
         return Ok(());
@@ -195,22 +195,22 @@ fn set_drained(
     written.map_err(|error| cluster.not_written(inner, error))
 }
 
-/// A drain as it was asked for.
+/// A requested drain.
 struct Drain {
     host: HostName,
-    /// Where instances may go; anywhere, if it is empty.
+    /// Allowed destinations; empty means any.
     targets: BTreeSet<HostName>,
     parallel: usize,
     number: u64,
 }
 
-/// How many bytes moves have to carry, as far as that is known.
+/// Known sizes of instances: bytes that a move has to transfer.
 type Weights = HashMap<Vid, u64>;
 
-/// What was tried with instances that have not moved.
+/// Attempts with instances that have not moved.
 #[derive(Default)]
 struct Tried {
-    /// Those of whose moves it is not known yet how they have ended.
+    /// Instances whose moves have not ended.
     under_way: BTreeSet<Vid>,
     hosts: HashMap<Vid, BTreeSet<HostName>>,
     weights: Weights,
@@ -218,12 +218,12 @@ struct Tried {
 }
 
 impl Drain {
-    /// The drain that is asked for, of which nothing is done yet.
+    /// Validates the request.
     fn new(inner: &Inner, request: &DrainRequest) -> Result<Self, Failure> {
         let host = hosts::find(inner, &request.host)?;
         let mut targets = BTreeSet::new();
         for target in &request.to {
-            let target = instances::usable_host(inner, target)?;
+            let target = planning::usable_host(inner, target)?;
             if target == host {
                 return Err(failure::drained_to_itself(&host));
             }
@@ -233,15 +233,16 @@ impl Drain {
             return Err(failure::wrong_parallel(request.parallel, MAX_PARALLEL));
         }
         let drain = Self { host, targets, parallel: request.parallel.into(), number: 0 };
-        if !drain.left(inner).is_empty() && drain.destinations(inner, &Planned::new()).is_empty() {
+        let is_stuck = || planning::view(inner).destinations(&drain.host, &drain.targets).is_empty();
+        if !drain.left(inner).is_empty() && is_stuck() {
             return Err(failure::nowhere_to_go(&drain.host));
         }
         Ok(drain)
     }
 
-    /// Makes moves until nothing is left to move.
+    /// Makes moves until no instance is left that can move.
     async fn run(self, cluster: Arc<Cluster>, user: UnboundedSender<Event>) {
-        // Who has gone away is told nothing.
+        // Events for a client that has disconnected are dropped.
         let tell = |event| drop(user.send(event));
         tell(Event::Draining { instances: instances::instances_on(&cluster.lock(), &self.host) });
         for events in leaving(&mut cluster.lock(), &self.host) {
@@ -266,7 +267,7 @@ impl Drain {
             if is_there {
                 heard = Instant::now();
             }
-            // A host whose node was restarted is back in a moment.
+            // The host of a restarted node reconnects within moments.
             let is_over = !self.is_awaited(&cluster.lock()) || heard.elapsed() > GATHERING;
             if under_way.is_empty() && is_over {
                 break;
@@ -296,51 +297,60 @@ impl Drain {
         tell(outcome);
     }
 
-    /// Begins as many moves as may be made beside those that are under way.
+    /// Begins as many moves as the limit allows beside those in progress.
     fn begin_moves(&self, cluster: &Cluster, tried: &mut Tried) -> Vec<(Vid, MoveId, Events)> {
         let mut inner = cluster.lock();
         let mut begun = Vec::new();
-        while tried.under_way.len() < self.parallel
-            && let Some((vid, name, to)) = self.next(&inner, tried)
-        {
-            // Who has to leave does not wait until it has cooled down.
-            let request =
-                MoveRequest { name, host: to.to_string(), dry_run: false, force: true, post_copy: false };
-            tried.hosts.entry(vid).or_default().insert(to);
-            match moving::begin(&mut inner, cluster, &request) {
-                Ok((id, events)) => {
-                    inner.drains.note(&self.host, id);
-                    tried.under_way.insert(vid);
-                    begun.push((vid, id, events));
+        while let room @ 1.. = self.parallel - tried.under_way.len() {
+            let next = self.next(&inner, tried, room);
+            if next.is_empty() {
+                break;
+            }
+            for (vid, name, to) in next {
+                // A drain overrides the cool-down.
+                let request =
+                    MoveRequest { name, host: to.to_string(), dry_run: false, force: true, post_copy: false };
+                tried.hosts.entry(vid).or_default().insert(to);
+                match moving::begin(&mut inner, cluster, &request) {
+                    Ok((id, events)) => {
+                        inner.drains.note(&self.host, id);
+                        tried.under_way.insert(vid);
+                        begun.push((vid, id, events));
+                    }
+                    Err(failure) => drop(tried.failures.insert(vid, failure)),
                 }
-                Err(failure) => drop(tried.failures.insert(vid, failure)),
             }
         }
         begun
     }
 
-    /// An instance that can be moved now, and a host where that was not tried yet.
-    fn next(&self, inner: &Inner, tried: &Tried) -> Option<(Vid, String, HostName)> {
+    /// The next instances that can move now, at most `most`, each with a destination that was not tried yet.
+    fn next(&self, inner: &Inner, tried: &Tried, most: usize) -> Vec<(Vid, String, HostName)> {
         if !inner.drains.is_under_way(&self.host, self.number) || !inner.nodes.contains_key(&self.host) {
-            return None;
+            return Vec::new();
         }
-        let nothing = Planned::new();
-        let destinations = self.destinations(inner, &nothing);
-        let is_free = |vid: Vid| is_free(inner, vid) && !tried.under_way.contains(&vid);
-        self.in_order(inner, &tried.weights).into_iter().filter(|(vid, _)| is_free(*vid)).find_map(
-            |(vid, name)| {
-                let was_cancelled =
-                    tried.failures.get(&vid).is_some_and(|why| why.message == failure::CANCELLED);
-                let was_tried = |host: &&HostName| tried.hosts.get(&vid).is_some_and(|of| of.contains(*host));
-                let is_open = |host: &&HostName| placement::check_move(inner, vid, host, &nothing).is_ok();
-                let mut open = destinations.iter().filter(is_open);
-                let to = open.find(|host| !was_tried(host)).filter(|_| !was_cancelled)?;
-                Some((vid, name, to.clone()))
-            },
-        )
+        let may_go = |vid: Vid| {
+            let failure = tried.failures.get(&vid);
+            is_free(inner, vid)
+                && !tried.under_way.contains(&vid)
+                && failure.is_none_or(|why| why.message != failure::CANCELLED)
+        };
+        let free = self.in_order(inner, &tried.weights).into_iter().filter(|(vid, _)| may_go(*vid));
+        let (free, nowhere): (Vec<_>, _) = (free.collect(), BTreeSet::new());
+        let leaving =
+            |(vid, _): &(Vid, String)| Leaving { vid: *vid, avoid: tried.hosts.get(vid).unwrap_or(&nowhere) };
+        let instances: Vec<_> = free.iter().map(leaving).collect();
+        let goal = Goal::Evacuate { from: &self.host, to: &self.targets, instances: &instances, most };
+        // Instances that can go nowhere are reported at the end.
+        let planned = planner::plan(&planning::view(inner), &goal).unwrap_or_default();
+        let next = |Assignment { which, to }| {
+            let (vid, name) = free[which].clone();
+            (vid, name, to)
+        };
+        planned.into_iter().map(next).collect()
     }
 
-    /// What each instance on the host weighs.
+    /// The sizes of the instances on the host.
     async fn weigh(&self, cluster: &Arc<Cluster>) -> Weights {
         let left = self.left(&cluster.lock());
         let (mut weights, mut asked) = (Weights::new(), JoinSet::new());
@@ -356,19 +366,19 @@ impl Drain {
             }
             match asked.join_next().await {
                 Some(Ok((vid, Ok(Answer::Weight { bytes })))) => drop(weights.insert(vid, bytes)),
-                // The move will say what is the matter.
+                // A failure here shows again, with its reason, in the move.
                 Some(_) => {}
                 None => return weights,
             }
         }
     }
 
-    /// What is left to be done, if nothing goes wrong.
+    /// Estimate of the remaining moves, if none fails.
     fn remaining(&self, inner: &Inner, tried: &Tried) -> Event {
         let left = self.left(inner);
         let time = |vid| Some(inner.experience.estimate(*tried.weights.get(vid)?)?.total_us);
         let times: Option<Vec<u64>> = left.iter().map(|(vid, _)| time(vid)).collect();
-        // So many at a time, but none faster than the slowest.
+        // `parallel` moves run at a time, but the total is not shorter than the slowest move.
         let time_us = times.map(|times| {
             let all: u64 = times.iter().sum();
             (all / self.parallel as u64).max(times.into_iter().max().unwrap_or_default())
@@ -376,7 +386,7 @@ impl Drain {
         Event::Remaining { instances: left.len() as u32, time_us }
     }
 
-    /// Whether there will be more to do when something is over that this drain does not do itself.
+    /// Whether the drain has to wait for operations that it did not start itself.
     fn is_awaited(&self, inner: &Inner) -> bool {
         let is_away = || !inner.nodes.contains_key(&self.host);
         inner.drains.is_under_way(&self.host, self.number)
@@ -385,7 +395,7 @@ impl Drain {
                 || !moves_from(inner, &self.host).is_empty())
     }
 
-    /// How it has ended, after so many instances have `moved`.
+    /// The final report after `moved` instances have moved.
     fn outcome(&self, inner: &Inner, moved: u32, mut tried: Tried) -> Event {
         if !inner.drains.is_under_way(&self.host, self.number) {
             inner.log.note(&Occurrence::DrainEnded { host: self.host.to_string(), moved });
@@ -403,19 +413,18 @@ impl Drain {
         Event::Drained(DrainReport { host: self.host.to_string(), moved, stayed })
     }
 
-    /// Why no move was made of an instance.
+    /// Why no move of an instance was begun.
     fn why_left(&self, inner: &Inner, vid: Vid) -> Failure {
         if !inner.nodes.contains_key(&self.host) {
             return failure::host_down(&self.host);
         }
-        let nothing = Planned::new();
-        let destinations = self.destinations(inner, &nothing);
-        let mut refused =
-            destinations.iter().filter_map(|host| placement::check_move(inner, vid, host, &nothing).err());
-        refused.next().unwrap_or_else(|| failure::nowhere_to_go(&self.host))
+        let view = planning::view(inner);
+        let destinations = view.destinations(&self.host, &self.targets);
+        let mut refused = destinations.iter().filter_map(|host| view.check_move(vid, host).err());
+        refused.next().map_or_else(|| failure::nowhere_to_go(&self.host), planning::refused)
     }
 
-    /// Says for each instance where it would go, or what stands in the way everywhere.
+    /// Dry run: reports for each instance its destination, or the blockers at all destinations.
     async fn plan(self, cluster: Arc<Cluster>, user: UnboundedSender<Event>) {
         let (mut planned, mut plan) = (Planned::new(), Vec::new());
         let weights = self.weigh(&cluster).await;
@@ -425,10 +434,11 @@ impl Drain {
             let (mut to, mut obstacles) = (None, Vec::new());
             let destinations = self.destinations(&cluster.lock(), &planned);
             for host in destinations {
-                let place = placement::check_move(&cluster.lock(), vid, &host, &planned);
+                let place = View { planned: planned.clone(), ..planning::view(&cluster.lock()) }
+                    .check_move(vid, &host);
                 let found = match place {
                     Ok(()) => moving::check(&cluster, &name, &host, true).await,
-                    Err(failure) => vec![failure],
+                    Err(refusal) => vec![planning::refused(refusal)],
                 };
                 if found.is_empty() {
                     planned.insert(vid, host.clone());
@@ -452,11 +462,11 @@ impl Drain {
                 obstacles,
             });
         }
-        // Who has gone away is told nothing.
+        // Events for a client that has disconnected are dropped.
         let _ = user.send(Event::Plan(plan));
     }
 
-    /// The instances on the host, in the order of names.
+    /// The instances on the host, in the order of their names.
     fn left(&self, inner: &Inner) -> Vec<(Vid, String)> {
         let here = inner.machine.image().instances.iter().filter(|(_, instance)| instance.host == self.host);
         let mut left: Vec<_> = here.map(|(vid, instance)| (*vid, instance.name.clone())).collect();
@@ -464,39 +474,29 @@ impl Drain {
         left
     }
 
-    /// The same in the order in which they are moved: what has little to carry first, so that most are away soon, and what is not known last.
+    /// The same instances in the order of their moves: smallest first, so that most leave early; unknown sizes last.
     fn in_order(&self, inner: &Inner, weights: &Weights) -> Vec<(Vid, String)> {
         let mut left = self.left(inner);
-        // Less than a MiB makes no difference.
+        // Sizes are compared in MiB.
         left.sort_by_key(|(vid, _)| weights.get(vid).map_or(u64::MAX, |bytes| bytes >> 20));
         left
     }
 
-    /// Where instances can go, the emptiest host first, if those were there as well that are `planned`.
+    /// Possible destinations, the emptiest host first, as if the `planned` moves had been made.
     fn destinations(&self, inner: &Inner, planned: &Planned) -> Vec<HostName> {
-        let is_allowed = |host: &HostName| {
-            *host != self.host
-                && !inner.drains.contains(host)
-                && (self.targets.is_empty() || self.targets.contains(host))
-        };
-        let usable = inner.nodes.iter().filter(|(host, node)| node.runs_instances && is_allowed(host));
-        let mut hosts: Vec<_> = usable.map(|(host, _)| host.clone()).collect();
-        let planned = |host: &HostName| planned.values().filter(|to| *to == host).count() as u32;
-        let load =
-            |host: &HostName| instances::instances_on(inner, host) + coming(inner, host) + planned(host);
-        hosts.sort_by_cached_key(|host| (load(host), host.clone()));
-        hosts
+        let view = View { planned: planned.clone(), ..planning::view(inner) };
+        view.destinations(&self.host, &self.targets)
     }
 }
 
-/// How many instances are on their way to `host`. Those whose moves are committed are there.
+/// Number of instances that are moving to `host`. Committed moves do not count: their instances are there.
 fn coming(inner: &Inner, host: &HostName) -> u32 {
     let is_coming =
         |record: &MoveRecord| record.destination.is(host) && record.stage == Stage::Began && !record.dry_run;
     inner.machine.moves().filter(|view| is_coming(view.record)).count() as u32
 }
 
-/// The moves that are under way and lead away from `host`, whoever has begun them.
+/// Moves in progress with `host` as their source, including those that no drain has begun.
 fn moves_from(inner: &Inner, host: &HostName) -> Vec<MoveId> {
     let is_one = |record: &MoveRecord| record.source.is(host) && !record.dry_run;
     inner
@@ -507,13 +507,13 @@ fn moves_from(inner: &Inner, host: &HostName) -> Vec<MoveId> {
         .collect()
 }
 
-/// What happens in these. A former coordinator may have begun them, and nobody hears for which host they wait.
+/// Event streams of these moves. A previous coordinator may have begun them, so nobody may follow them yet.
 fn leaving(inner: &mut Inner, host: &HostName) -> Vec<Events> {
     let moves = moves_from(inner, host);
     moves.into_iter().map(|id| moving::listen(inner, Some(id))).collect()
 }
 
-/// Whether nothing is done with an instance that keeps it from being moved.
+/// Whether no other operation blocks a move of the instance.
 fn is_free(inner: &Inner, vid: Vid) -> bool {
     !inner.starting.contains(&vid)
         && !inner.endings.contains_key(&vid)

@@ -1,4 +1,4 @@
-//! Ends instances. One that is being moved is ended when its move is over, which a kill hastens where it still can.
+//! Ends instances. If an instance is moving, its end waits for the end of the move; a kill cancels the move if that is still possible.
 
 use std::io;
 use std::sync::Arc;
@@ -16,17 +16,17 @@ use crate::follow::Events;
 use crate::server::Client;
 use crate::{failure, moving};
 
-/// How long a host may take to end an instance.
+/// Time limit for a host to end an instance.
 const KILL_LIMIT: Duration = Duration::from_secs(30);
 
-/// How long an instance's host may be away, and how often it is looked for.
+/// How long the coordinator waits for the instance's host to reconnect, and how often it checks.
 const AWAY_LIMIT: Duration = Duration::from_secs(10);
 const AWAY_TURN: Duration = Duration::from_millis(100);
 
-/// Becomes how the end of an instance went.
+/// Receives the result of ending an instance.
 pub type Ending = watch::Receiver<Option<Result<(), Failure>>>;
 
-/// Ends an instance, and tells the client when that is done. It is done also if the client goes away.
+/// Ends an instance and reports the result to the client. The instance ends even if the client disconnects.
 ///
 /// # Errors
 /// If the client cannot be told.
@@ -43,7 +43,7 @@ pub async fn kill(cluster: &Arc<Cluster>, name: &str, client: &mut Client) -> io
     client.say(&outcome.map_or_else(Event::Failed, |()| Event::Done)).await
 }
 
-/// Sees to it that the instance ends; `None` if it has ended.
+/// Starts to end the instance; `None` if it has ended.
 fn begin(cluster: &Arc<Cluster>, name: &str) -> Result<Option<(Ending, Events)>, Failure> {
     let mut inner = cluster.lock();
     let vid = match inner.find(name) {
@@ -60,8 +60,8 @@ fn begin(cluster: &Arc<Cluster>, name: &str) -> Result<Option<(Ending, Events)>,
     inner.endings.insert(vid, ending.clone());
     inner.ends(vid);
     if let Some(id) = moving {
-        let reason = wire::reason(&format!("it was cancelled, because `{name}` is being ended"), "");
-        // One that is committed goes forward, and is waited for.
+        let reason = wire::reason(&format!("it was cancelled because `{name}` is being ended"), "");
+        // A committed move goes forward; the kill waits for it.
         let _too_late = moving::cancel_for(cluster, &mut inner, id, reason);
     }
     tokio::spawn(end(cluster.clone(), vid, moving, done));
@@ -75,17 +75,17 @@ async fn end(
     done: watch::Sender<Option<Result<(), Failure>>>,
 ) {
     if let Some(id) = moving {
-        // No other move of it begins as long as it is being ended.
+        // While the instance is being ended, no other move of it can begin.
         moving::over(&cluster, id).await;
     }
     let outcome = end_here(&cluster, vid).await;
     cluster.lock().endings.remove(&vid);
-    // Also who waits for what could not be ended.
+    // Wake the waiters even if the instance could not be ended.
     cluster.ended.notify_waiters();
     done.send_replace(Some(outcome));
 }
 
-/// Ends an instance that is not being moved, also if its host's node is being restarted.
+/// Ends an instance that is not moving. Waits for its host to reconnect if the node is restarting.
 async fn end_here(cluster: &Cluster, vid: Vid) -> Result<(), Failure> {
     let patience = Instant::now() + AWAY_LIMIT;
     loop {

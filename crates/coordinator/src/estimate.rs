@@ -1,43 +1,42 @@
-//! How long a move will take, from those that were made.
+//! Estimates how long a move will take, from past moves.
 //!
-//! A move takes some time whatever moves, and some for each byte: both are what fits the last moves best. Nothing is said of sizes
-//! of which these tell nothing.
+//! The model is a line: a fixed time for each move plus a time for each byte, fitted to the last moves by least squares. Sizes far
+//! beyond those of past moves get no estimate.
 
 use std::collections::VecDeque;
 
 use api::{EnginePart, MoveFigures, MoveReport, Outcome};
 
-/// Of so many moves it is known how long they took; the oldest are forgotten.
+/// Number of past moves that are remembered; the oldest are dropped.
 const MOST: usize = 64;
 
-/// Below this size in bytes it does not matter how large an instance is.
+/// Below this size in bytes, size does not influence the estimate.
 const SMALL: u64 = 16 << 20;
 
-/// How much larger than all that was ever moved an instance may be.
+/// How many times larger than the largest past move an instance may be.
 const REACH: u64 = 2;
 
 /// The last moves.
 #[derive(Default)]
 pub struct Experience(VecDeque<MoveFigures>);
 
-/// What is expected of a move, in microseconds.
+/// The expected duration of a move, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Estimate {
-    /// From its begin to its end.
+    /// From the begin of the move to its end.
     pub total_us: u64,
-    /// How long the instance will not run.
+    /// The blackout.
     pub blackout_us: u64,
 }
 
 impl Experience {
-    /// Takes what was measured of a move that was made.
+    /// Adds the figures of a completed move.
     pub fn learn(&mut self, figures: MoveFigures) {
         self.0.truncate(MOST - 1);
         self.0.push_front(figures);
     }
 
-    /// Takes a move that is over. One that was not made, or that was not measured, teaches nothing, nor does one that has left memory
-    /// behind.
+    /// Adds a move that is over. Ignores moves that were rolled back, have no measurements, or were made with post-copy.
     pub fn learn_from(&mut self, report: &MoveReport) {
         let EnginePart { image_bytes, precopied_bytes, demanded_bytes, pushed_bytes, .. } = report.engine;
         let is_whole = demanded_bytes + pushed_bytes == 0;
@@ -52,7 +51,7 @@ impl Experience {
         }
     }
 
-    /// What is expected of a move of so many bytes; nothing, if none of such a size was made.
+    /// The estimate for a move of this size; `None` if no past move was of a similar size.
     pub fn estimate(&self, bytes: u64) -> Option<Estimate> {
         let largest = self.0.iter().map(size).max()?;
         let bytes = bytes.max(SMALL);
@@ -63,7 +62,7 @@ impl Experience {
         Some(Estimate { total_us: of(|of| of.total_us)?, blackout_us: of(|of| of.blackout_us)? })
     }
 
-    /// The value at `size` of the line that fits best, and that does not fall.
+    /// The value of the best-fitting, non-decreasing line at `bytes`.
     fn fitted(&self, bytes: f64, figure: fn(&MoveFigures) -> u64) -> Option<u64> {
         let points = || self.0.iter().map(|of| (size(of) as f64, figure(of) as f64));
         let count = self.0.len() as f64;
@@ -72,11 +71,11 @@ impl Experience {
         let (mean_size, mean_time) = (sizes / count, times / count);
         let spread: f64 = points().map(|(size, _)| (size - mean_size).powi(2)).sum();
         let common: f64 = points().map(|(size, time)| (size - mean_size) * (time - mean_time)).sum();
-        // Of sizes that are all alike the differences in time tell nothing.
+        // If all sizes are alike, their times determine no slope.
         let tells = (spread / count).sqrt() > mean_size / 4.0;
         let slope = if tells { (common / spread).max(0.0) } else { 0.0 };
         let least = points().map(|(_, time)| time).reduce(f64::min)?;
-        // A small one is not faster than the fastest was.
+        // The estimate for a small instance is not below the fastest past move.
         Some((mean_time + slope * (bytes - mean_size)).max(least) as u64)
     }
 }
@@ -91,7 +90,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Of moves of so many MiB, which took so long.
+    /// Past moves as pairs of MiB and duration.
     fn experience(of: &[(u64, u64)]) -> Experience {
         let mut experience = Experience::default();
         for (size, total_us) in of {
@@ -115,16 +114,16 @@ mod tests {
     fn an_estimate_is_what_the_last_moves_have_in_common() {
         assert_eq!(total(&[], 100), None);
         assert_eq!(total(&[(100, 20), (200, 30)], 400), Some(50), "10 for a move, and 1 for each 10 MiB");
-        assert_eq!(total(&[(100, 20), (200, 30)], 0), Some(20), "not less than was ever seen");
+        assert_eq!(total(&[(100, 20), (200, 30)], 0), Some(20), "not less than the fastest past move");
         assert_eq!(total(&[(100, 30), (200, 20)], 300), Some(25), "a larger one is not faster");
         assert_eq!(experience(&[(100, 20)]).estimate(1).unwrap().blackout_us, 10);
     }
 
     #[test]
     fn nothing_is_made_of_what_tells_nothing() {
-        assert_eq!(total(&[(100, 20), (200, 30)], 401), None, "none was so large");
+        assert_eq!(total(&[(100, 20), (200, 30)], 401), None, "no past move was so large");
         assert_eq!(total(&[(100, 20), (101, 30)], 200), Some(25), "all were alike");
-        assert_eq!(total(&[(0, 20), (1, 30), (9, 40)], 32), Some(30), "as good as nothing");
+        assert_eq!(total(&[(0, 20), (1, 30), (9, 40)], 32), Some(30), "all sizes are small");
     }
 
     #[test]

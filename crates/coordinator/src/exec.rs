@@ -1,7 +1,7 @@
-//! Commands that users run in instances: who waits for them, and what goes to and fro.
+//! Sessions of `transhume exec`: connects clients with the commands that they run in instances.
 //!
-//! Each is a [`Session`] between a client here and the instance's first process, wherever that is. Nodes and connections
-//! in between may come and go; a coordinator that ends takes its clients' sessions with it, and the next one leaves them.
+//! Each is a [`Session`] between a client and the instance's first process. Nodes and connections
+//! in between may fail and reconnect. When a coordinator ends, the sessions of its clients end; its successor ends what remains of them in the instances.
 
 use std::collections::HashMap;
 use std::future::pending;
@@ -26,10 +26,10 @@ use crate::server::{Client, User};
 use crate::session::{Session, TooMuch};
 use crate::{failure, moving};
 
-/// How long an instance may take to start a command: long enough for a move.
+/// Time limit for an instance to start a command: long enough for a move.
 const START_LIMIT: Duration = Duration::from_secs(120);
 
-/// The sessions of all clients.
+/// The open sessions of all clients.
 #[derive(Default)]
 pub struct Sessions(HashMap<SessionId, Arc<Open>>);
 
@@ -38,7 +38,7 @@ impl Sessions {
         self.0.iter().filter(move |(_, open)| open.vid == vid)
     }
 
-    /// The instance `name` has ended.
+    /// Fails the sessions of the instance `name`, which has ended.
     pub fn end_of(&self, vid: Vid, name: &str) {
         for (_, open) in self.of(vid) {
             open.change(|session| session.fail(failure::ended_meanwhile(name)));
@@ -46,7 +46,7 @@ impl Sessions {
     }
 }
 
-/// A session, and who waits for a change of it.
+/// A session with the notification of its changes.
 struct Open {
     vid: Vid,
     session: Mutex<Session>,
@@ -67,7 +67,7 @@ impl Open {
     }
 }
 
-/// Runs a command in an instance for as long as the client is there, and tells it what comes of that.
+/// Runs a command in an instance until the client disconnects, and sends the client its output and its end.
 ///
 /// # Errors
 /// If the client cannot be told.
@@ -112,7 +112,7 @@ fn begin(inner: &mut Inner, request: ExecRequest, user: User) -> Result<(Session
     Ok((id, open))
 }
 
-/// The command is started by root, who may be anybody: others only run what they could run with their own instance.
+/// The instance's init process starts commands as root, so users other than root may only run commands in their own instances, as themselves.
 fn may_exec(instance: &Instance, request: &ExecRequest, user: User) -> bool {
     let is_own = || {
         let spec = Blueprint::decode(&instance.spec).ok().map(|blueprint| blueprint.spec);
@@ -123,11 +123,11 @@ fn may_exec(instance: &Instance, request: &ExecRequest, user: User) -> bool {
     user.user == 0 || request.user.is_none() && is_own()
 }
 
-/// A number that no other session has, also none of a former coordinator.
+/// A session number that is unique, also among sessions of previous coordinators.
 fn new_id() -> Result<SessionId, Failure> {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).map_err(|error| {
-        Failure::new(format!("the kernel has no random numbers: {error}"), "try again later")
+        Failure::new(format!("cannot get random bytes from the kernel: {error}"), "try again later")
     })?;
     Ok(SessionId(u64::from_ne_bytes(bytes)))
 }
@@ -149,7 +149,7 @@ fn order(request: &ExecRequest) -> Result<Order, Failure> {
     if order.size() > Order::MAX { Err(failure::order_too_large(order.size())) } else { Ok(order) }
 }
 
-/// Ends a session of which nobody wants to hear any more.
+/// Ends a session whose client has disconnected.
 struct Leaving<'a> {
     cluster: &'a Cluster,
     id: SessionId,
@@ -160,7 +160,7 @@ impl Drop for Leaving<'_> {
     fn drop(&mut self) {
         let mut inner = self.cluster.lock();
         inner.sessions.0.remove(&self.id);
-        // One that cannot be told now says that it is there as soon as it can.
+        // If the instance cannot be reached now, it announces the session when it reconnects.
         leave(&inner, self.vid, self.id);
     }
 }
@@ -171,13 +171,13 @@ fn leave(inner: &Inner, vid: Vid, id: SessionId) {
     }
 }
 
-/// The connection to the node of the instance's host, if it is there.
+/// The connection to the node of the instance's host, if it is connected.
 fn way_to(inner: &Inner, vid: Vid) -> Option<Outbox<FromCoordinator>> {
     let host = &inner.machine.image().instances.get(&vid)?.host;
     inner.nodes.get(host).map(|node| node.outbox.clone())
 }
 
-/// Tells the client what there is to tell, until the last.
+/// Sends pending events to the client, until the last one.
 async fn tell_client(open: &Open, writer: &mut (impl AsyncWriteExt + Unpin)) -> io::Result<()> {
     loop {
         let event = open.lock().next_event();
@@ -194,7 +194,7 @@ async fn tell_client(open: &Open, writer: &mut (impl AsyncWriteExt + Unpin)) -> 
     }
 }
 
-/// Takes what the client says until it goes away.
+/// Handles the client's messages until it disconnects.
 async fn hear_client(open: &Open, mut reader: impl AsyncBufRead + Unpin) -> io::Result<()> {
     loop {
         let mut line = String::new();
@@ -218,7 +218,7 @@ async fn hear_client(open: &Open, mut reader: impl AsyncBufRead + Unpin) -> io::
     }
 }
 
-/// Tells the instance what there is to tell. What does not reach it is told again when it says how far it is.
+/// Sends pending messages to the instance. Lost messages are sent again when the instance reports its state.
 async fn tell_instance(cluster: &Cluster, open: &Open, id: SessionId) -> io::Result<()> {
     loop {
         let message = open.lock().next_message();
@@ -233,7 +233,7 @@ async fn tell_instance(cluster: &Cluster, open: &Open, id: SessionId) -> io::Res
     }
 }
 
-/// Gives a command up that its instance does not start.
+/// Fails a session whose command the instance does not start in time.
 async fn limit_start(cluster: &Cluster, open: &Open) -> io::Result<()> {
     sleep(START_LIMIT).await;
     if !open.lock().is_known() {
@@ -246,7 +246,7 @@ async fn limit_start(cluster: &Cluster, open: &Open) -> io::Result<()> {
     pending().await
 }
 
-/// Takes what the sessions of an instance say, if it is on `host`.
+/// Handles a session message of an instance, if the instance is on `host`.
 pub fn heard(inner: &Inner, host: &HostName, vid: Vid, word: Word) {
     let is_there = inner.machine.image().instances.get(&vid).is_some_and(|instance| instance.host == *host);
     match word {

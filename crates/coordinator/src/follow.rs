@@ -1,4 +1,4 @@
-//! What a user sees of a move: its phases as they come, and the report at the end.
+//! Move events for users: the phases as they begin, and the final report.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use crate::failure::from_reason;
 
-/// The shortest time between two words to the user that a move waits.
+/// The shortest interval between two waiting messages to a user.
 const SAID_AGAIN: Duration = Duration::from_secs(4);
 
 fn errand_of(record: &MoveRecord) -> Errand {
@@ -25,7 +25,7 @@ fn errand_of(record: &MoveRecord) -> Errand {
     }
 }
 
-/// How a move has ended if all went well.
+/// The outcome of a successful move.
 fn done(errand: Errand) -> Outcome {
     match errand {
         Errand::Move => Outcome::Moved,
@@ -34,24 +34,24 @@ fn done(errand: Errand) -> Outcome {
     }
 }
 
-/// What a move's user hears.
+/// The event stream of a move's user.
 pub type Events = mpsc::UnboundedReceiver<Event>;
 
-/// The users of a move.
+/// The users of a move, and the report in progress.
 pub struct Follow {
-    /// Nobody until a user comes back, if the coordinator was restarted.
+    /// Empty until a user reconnects, if the coordinator was restarted.
     events: Vec<mpsc::UnboundedSender<Event>>,
     vid: Vid,
     dry_run: bool,
-    /// What stands in the way that the hosts do not know of.
+    /// A blocker that only the coordinator knows.
     obstacle: Option<Failure>,
-    /// The instance has ended, or is to end as soon as the move is over.
+    /// The instance has ended, or ends as soon as the move is over.
     ends: bool,
     began: Instant,
     report: MoveReport,
-    /// The dump has ended, and what goes on is the transfer.
+    /// The dump has ended; the rest of the phase is the transfer.
     dumped: bool,
-    /// How long the source waited for other dumps before it suspended anything, once it did.
+    /// How long the source waited for other dumps before it suspended the instance.
     waited_us: Option<u64>,
     commit: Duration,
     phase: progress::Phase,
@@ -59,7 +59,7 @@ pub struct Follow {
 }
 
 impl Follow {
-    /// Follows the move of the instance `name` that is recorded, for nobody yet.
+    /// Follows the recorded move of the instance `name`; no user listens yet.
     pub fn new(name: &str, record: &MoveRecord) -> Self {
         let phase = match record.stage {
             Stage::Began => progress::Phase::Prepare,
@@ -83,7 +83,7 @@ impl Follow {
         }
     }
 
-    /// Follows a move that a former coordinator has begun, for a user who may come back.
+    /// Follows a move that a previous coordinator has begun, for users who may reconnect.
     pub fn again(image: &Image, record: &MoveRecord) -> Option<Self> {
         let name = &image.instances.get(&record.vid)?.name;
         let mut follow = Self::new(name, record);
@@ -91,29 +91,29 @@ impl Follow {
         (record.stage != Stage::Confirmed).then_some(follow)
     }
 
-    /// How the move went, or goes; nothing of a dry run.
+    /// The report of the move so far; `None` for a dry run.
     pub fn report(&self) -> Option<&MoveReport> {
         (!self.dry_run).then_some(&self.report)
     }
 
-    /// What happens from now on.
+    /// A stream of the events from now on.
     pub fn listen(&mut self) -> Events {
         let (sender, events) = mpsc::unbounded_channel();
         self.events.push(sender);
         events
     }
 
-    /// Takes note of what stands in the way of a move that is only checked, whatever the hosts find.
+    /// Adds a blocker to a dry run, beside those that the hosts find.
     pub fn hinder(&mut self, obstacle: Failure) {
         self.obstacle = Some(obstacle);
     }
 
-    /// Takes note that `vid` has ended, or is to end, if this is a move of it.
+    /// Marks the move as ending with its instance, if it is a move of `vid`.
     pub fn ends(&mut self, vid: Vid) {
         self.ends |= self.vid == vid;
     }
 
-    /// Takes what a node has measured.
+    /// Adds a node's measurement.
     pub fn measured(&mut self, measurement: Measurement) {
         let MoveReport { network, engine, .. } = &mut self.report;
         match measurement {
@@ -147,7 +147,7 @@ impl Follow {
         }
     }
 
-    /// The decision was written down, which took so long.
+    /// Records how long writing the commit took.
     pub fn committed(&mut self, took: Duration) {
         self.commit = took;
         self.report.epoch = self.report.epoch.next();
@@ -155,16 +155,16 @@ impl Follow {
         self.say(Event::Phase { phase: Phase::Commit, at_us: micros(at) });
     }
 
-    /// Passes on what happened; `true` if nothing more will.
+    /// Passes an event on to the users; returns `true` if it was the last.
     pub fn tell(&mut self, event: Progress) -> bool {
         match event {
             Progress::Phase { phase, at } => {
                 self.phase = phase;
-                // To the protocol the decision is a part of it.
+                // In the protocol, the commit is part of another phase.
                 let at = if phase == progress::Phase::Resume { at + self.commit } else { at };
                 self.say(Event::Phase { phase: phase_of(phase), at_us: micros(at) });
             }
-            // There what was measured tells more.
+            // For these phases the nodes' measurements are more precise.
             Progress::Progress { .. } if self.phase == progress::Phase::Precopy => {}
             Progress::Progress { bytes, total } if self.phase == progress::Phase::Fetch => {
                 self.say(Event::Fetching(Fetching {
@@ -190,7 +190,7 @@ impl Follow {
         false
     }
 
-    /// Tells the user, unless he was told a moment ago.
+    /// Sends a waiting message to the user, at most once per interval.
     fn waits(&mut self, host: &HostName, why: String) {
         if self.waiting_said.is_none_or(|said| said.elapsed() >= SAID_AGAIN) {
             self.waiting_said = Some(Instant::now());
@@ -199,36 +199,38 @@ impl Follow {
         }
     }
 
-    /// What becomes of a move that waits.
+    /// What will happen to a waiting move.
     fn outlook(&self) -> String {
         let MoveReport { name, from, to, .. } = &self.report;
-        let then = if self.ends { "is ended" } else { "runs on" };
+        let then = if self.ends { "is ended" } else { "resumes" };
         match self.report.errand {
             Errand::Move => {}
             Errand::Save if self.phase == progress::Phase::Resume => {
-                return format!("{name} is saved, and {then} at {from} as soon as {from} answers");
+                return format!("{name} is saved and {then} on {from} as soon as {from} answers");
             }
-            Errand::Save => return format!("if that lasts, nothing is saved and {name} {then} at {from}"),
+            Errand::Save => return format!("if this persists, nothing is saved and {name} {then} on {from}"),
             Errand::Restore if self.phase == progress::Phase::Resume => {
-                return format!("all are restored, and {name} {then} at {to} as soon as {to} answers");
+                return format!(
+                    "all instances are restored, and {name} {then} on {to} as soon as {to} answers"
+                );
             }
-            Errand::Restore => return "if that lasts, nothing is restored".into(),
+            Errand::Restore => return "if this persists, nothing is restored".into(),
         }
         match self.phase {
-            progress::Phase::Prepare | progress::Phase::Precopy => format!("{name} runs at {from} meanwhile"),
+            progress::Phase::Prepare | progress::Phase::Precopy => format!("{name} runs on {from} meanwhile"),
             progress::Phase::Suspend | progress::Phase::Transfer | progress::Phase::Restore => {
-                format!("if that lasts, the move is rolled back and {name} {then} at {from}")
+                format!("if this persists, the move is rolled back and {name} {then} on {from}")
             }
             progress::Phase::Resume | progress::Phase::Destroy => {
-                format!("the move is committed, and {name} {then} at {to} as soon as {to} answers")
+                format!("the move is committed, and {name} {then} on {to} as soon as {to} answers")
             }
             progress::Phase::Fetch => {
                 format!(
-                    "{name} runs at {to} and waits there for what it needs of its memory, which is at {from}"
+                    "{name} runs on {to}; threads that touch memory that is still on {from} wait for {from} to answer"
                 )
             }
             progress::Phase::RollBack => {
-                format!("the move is rolled back, and {name} {then} at {from} as soon as {from} answers")
+                format!("the move is rolled back, and {name} {then} on {from} as soon as {from} answers")
             }
         }
     }
@@ -243,11 +245,11 @@ impl Follow {
             progress::Outcome::Bereft { reason } => {
                 self.report.outcome = Outcome::Ended(Failure::new(reason, "start it again"));
             }
-            // What is not restored has ended by that alone.
+            // A member that is not restored has ended by that alone.
             progress::Outcome::RolledBack { reasons }
                 if self.ends && self.report.errand != Errand::Restore =>
             {
-                // What would help the move does not help who has ended the instance.
+                // A remedy for the move is of no use to a user who has ended the instance.
                 let why = all_in_one(&obstacles(&reasons)).message;
                 self.report.outcome = Outcome::Ended(Failure::new(why, ""));
             }
@@ -265,7 +267,7 @@ impl Follow {
         Event::Checked { obstacles: self.obstacle.take().into_iter().chain(found).collect() }
     }
 
-    /// The phases with those parts of them that were measured by themselves.
+    /// The phases, split into their separately measured parts.
     fn phases(&self, phases: &[(progress::Phase, Duration)]) -> Vec<PhaseTime> {
         let mut times = Vec::new();
         let mut at_us = 0;
@@ -280,7 +282,7 @@ impl Follow {
         };
         let is_copied = phases.iter().any(|(phase, _)| *phase == progress::Phase::Precopy);
         let before_suspend = if is_copied { Phase::Precopy } else { Phase::Prepare };
-        // What is transferred has had its turn, also if the word of that was lost.
+        // A completed transfer implies that the wait for other dumps is over, even if that message was lost.
         let is_suspended = phases.iter().any(|(phase, _)| *phase == progress::Phase::Transfer);
         let waited_us = self.waited_us.or(is_suspended.then_some(0));
         for (phase, elapsed) in phases {
@@ -289,7 +291,7 @@ impl Follow {
                 progress::Phase::Transfer if self.dumped => {
                     (Phase::Dump, self.report.engine.dump_us.min(whole), Phase::Transfer)
                 }
-                // The instance worked meanwhile.
+                // The instance ran during this wait.
                 progress::Phase::Suspend => match waited_us {
                     Some(waited_us) => (before_suspend, waited_us.min(whole), Phase::Suspend),
                     None => {
@@ -309,13 +311,13 @@ impl Follow {
         times
     }
 
-    /// A user who has gone away does not end his move.
+    /// Sends an event to the users. A disconnected user does not end the move.
     fn say(&mut self, event: Event) {
         self.events.retain(|user| user.send(event.clone()).is_ok());
     }
 }
 
-/// What is known of a move by its record alone.
+/// A report with only the contents of the move's record.
 pub fn report(name: &str, record: &MoveRecord) -> MoveReport {
     let errand = errand_of(record);
     let done = done(errand);
@@ -348,7 +350,7 @@ fn obstacles(reasons: &[String]) -> Vec<Failure> {
     reasons.iter().map(|reason| from_reason(reason)).collect()
 }
 
-/// The phase that begins. The protocol's transfer begins with the dump.
+/// The phase as users see it. The protocol's transfer phase begins with the dump.
 fn phase_of(phase: progress::Phase) -> Phase {
     match phase {
         progress::Phase::Prepare => Phase::Prepare,
@@ -363,7 +365,7 @@ fn phase_of(phase: progress::Phase) -> Phase {
     }
 }
 
-/// How long the instance did not run: not at all if nothing was suspended.
+/// The blackout: zero if nothing was suspended.
 fn blackout_us(phases: &[PhaseTime]) -> u64 {
     if phases.iter().all(|time| time.phase != Phase::Suspend) {
         return 0;
@@ -444,7 +446,7 @@ mod tests {
         let expected = Event::Waiting {
             host: "h1".into(),
             why: "its node is not connected to the coordinator".into(),
-            outlook: "the move is rolled back, and a runs on at h1 as soon as h1 answers".into(),
+            outlook: "the move is rolled back, and a resumes on h1 as soon as h1 answers".into(),
         };
         assert_eq!(heard.try_recv().unwrap(), expected);
         assert!(heard.try_recv().is_err());

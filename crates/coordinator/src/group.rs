@@ -1,21 +1,21 @@
-//! Instances that move together: all of them arrive, or none.
+//! Moves of groups: all members arrive, or none.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io;
 
 use api::{Event, Failure, GroupMove, MoveGroupRequest, PlannedMove};
 use fabric::Vid;
 use moves::{HostName, MoveId};
+use planner::{Assignment, Goal};
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::task::JoinHandle;
 
 use crate::cluster::{Cluster, Inner};
 use crate::follow::Events;
-use crate::placement::{self, Planned};
 use crate::server::Client;
-use crate::{cooling, failure, instances, moving};
+use crate::{cooling, failure, moving, planning};
 
-/// Where a member of a group is, and where it goes.
+/// A member with its source and its destination.
 struct Member {
     vid: Vid,
     name: String,
@@ -23,7 +23,7 @@ struct Member {
     to: HostName,
 }
 
-/// Moves the members of a group to some hosts, and tells the client how that goes on.
+/// Moves the members of a group to some hosts, and reports progress to the client.
 ///
 /// # Errors
 /// If the client cannot be told.
@@ -42,7 +42,7 @@ pub async fn make(cluster: &Cluster, request: &MoveGroupRequest, client: &mut Cl
     }
 }
 
-/// Waits until the members of `group` run that are being started; `false` if the client goes away.
+/// Waits until all members of `group` that are starting run; returns `false` if the client disconnects.
 pub async fn wait_for_starts(cluster: &Cluster, group: &str, client: &mut Client) -> bool {
     let names = names(&cluster.lock(), group);
     for name in names {
@@ -54,7 +54,7 @@ pub async fn wait_for_starts(cluster: &Cluster, group: &str, client: &mut Client
     true
 }
 
-/// Tells the client how moves go on that are made together.
+/// Reports the progress of moves that are made together to the client.
 ///
 /// # Errors
 /// If the client cannot be told.
@@ -73,7 +73,7 @@ pub async fn follow(moves: Vec<(GroupMove, Events)>, client: &mut Client) -> io:
     client.say(&Event::Done).await
 }
 
-/// How moves end. For which hosts they wait is told to `user` meanwhile.
+/// The last event of each move. Waiting messages go to `user` meanwhile.
 pub fn ends_of(moves: Vec<Events>, user: &UnboundedSender<Event>) -> Vec<JoinHandle<Option<Event>>> {
     let follow = |events| {
         let user = user.clone();
@@ -82,7 +82,7 @@ pub fn ends_of(moves: Vec<Events>, user: &UnboundedSender<Event>) -> Vec<JoinHan
     moves.into_iter().map(follow).collect()
 }
 
-/// The reports of moves that end.
+/// Waits for the reports of moves.
 pub async fn reports(ends: Vec<JoinHandle<Option<Event>>>) -> Vec<Event> {
     let mut reports = Vec::new();
     for end in ends {
@@ -121,7 +121,7 @@ fn begin(
     Ok(begun)
 }
 
-/// What happens in a move that has just begun.
+/// The event stream of a move that has just begun.
 pub fn listen(inner: &mut Inner, id: MoveId) -> Option<(GroupMove, Events)> {
     let image = inner.machine.image();
     let record = image.moves.get(&id)?;
@@ -132,7 +132,7 @@ pub fn listen(inner: &mut Inner, id: MoveId) -> Option<(GroupMove, Events)> {
     Some((begun, events))
 }
 
-/// What stands in the way of each.
+/// The blockers of each member.
 async fn check(cluster: &Cluster, request: &MoveGroupRequest) -> Result<Vec<PlannedMove>, Failure> {
     let members = movers(&cluster.lock(), request)?;
     let mut plan = Vec::new();
@@ -143,7 +143,7 @@ async fn check(cluster: &Cluster, request: &MoveGroupRequest) -> Result<Vec<Plan
         let (bytes, total_us, blackout_us) = (None, None, None);
         plan.push(PlannedMove { name, bytes, total_us, blackout_us, cools_down_for_s, to, obstacles });
     }
-    // One obstacle keeps all where they are.
+    // One blocker stops the whole group.
     if plan.iter().any(|planned| !planned.obstacles.is_empty()) {
         plan.iter_mut().for_each(|planned| planned.to = None);
     }
@@ -154,7 +154,7 @@ fn names(inner: &Inner, group: &str) -> Vec<String> {
     members(inner, group).into_iter().map(|(_, name, _)| name).collect()
 }
 
-/// The instances of `group` and their hosts, in the order of names.
+/// The instances of `group` and their hosts, in the order of their names.
 pub fn members(inner: &Inner, group: &str) -> Vec<(Vid, String, HostName)> {
     let all = inner.machine.image().instances.iter();
     let of_group = all.filter(|(_, instance)| instance.group.as_deref() == Some(group));
@@ -164,8 +164,8 @@ pub fn members(inner: &Inner, group: &str) -> Vec<(Vid, String, HostName)> {
     members
 }
 
-/// Those who are not on one of the hosts, each with that where the fewest of the group will be: none as long as one moves, or its memory
-/// is elsewhere.
+/// The members that are not on one of the requested hosts, each with a destination that will have the fewest members. Fails if a member moves, or if part of its memory
+/// is on another host.
 fn movers(inner: &Inner, request: &MoveGroupRequest) -> Result<Vec<Member>, Failure> {
     let members = members(inner, &request.group);
     if members.is_empty() {
@@ -174,26 +174,13 @@ fn movers(inner: &Inner, request: &MoveGroupRequest) -> Result<Vec<Member>, Fail
     for (vid, name, _) in &members {
         inner.machine.check_settled(*vid).map_err(|refusal| failure::of_refusal(&refusal, name))?;
     }
-    let mut room = HashMap::new();
-    for host in &request.hosts {
-        let host = instances::usable_host(inner, host)?;
-        let here = members.iter().filter(|(.., from)| *from == host).count();
-        let load = instances::instances_on(inner, &host);
-        room.insert(host, (here, load));
-    }
-    let (mut movers, mut planned) = (Vec::new(), Planned::new());
-    for (vid, name, from) in members {
-        if room.contains_key(&from) {
-            continue;
-        }
-        let is_refused = |host: &HostName| placement::check_move(inner, vid, host, &planned).is_err();
-        // One that can only be refused is the last.
-        let emptiest = room.iter_mut().min_by_key(|(host, room)| (is_refused(host), **room, (*host).clone()));
-        let (to, (here, load)) = emptiest.ok_or_else(failure::no_destination)?;
-        placement::check_move(inner, vid, to, &planned)?;
-        (*here, *load) = (*here + 1, *load + 1);
-        planned.insert(vid, to.clone());
-        movers.push(Member { vid, name, from, to: to.clone() });
-    }
-    Ok(movers)
+    let hosts = planning::usable_hosts(inner, &request.hosts)?;
+    let vids: Vec<_> = members.iter().map(|(vid, ..)| *vid).collect();
+    let goal = Goal::Spread { instances: &vids, hosts: &hosts };
+    let planned = planner::plan(&planning::view(inner), &goal).map_err(planning::refused)?;
+    let mover = |Assignment { which, to }| {
+        let (vid, name, from) = members[which].clone();
+        Member { vid, name, from, to }
+    };
+    Ok(planned.into_iter().map(mover).collect())
 }

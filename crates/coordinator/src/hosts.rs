@@ -1,4 +1,4 @@
-//! Which hosts there are: those that were connected since the coordinator began, and all with which anything has to do that it remembers.
+//! The known hosts: all that have connected since the coordinator started, and all that its stored state refers to.
 
 use std::collections::BTreeSet;
 
@@ -8,26 +8,26 @@ use moves::HostName;
 use crate::cluster::Inner;
 use crate::{failure, instances};
 
-/// All of them, connected or not.
+/// All known hosts, connected or not.
 pub fn known(inner: &Inner) -> BTreeSet<HostName> {
     let image = inner.machine.image();
     let with_instances = image.instances.values().map(|instance| &instance.host);
     let with_moves = image.moves.values().flat_map(|record| record.hosts());
     let connected_once = inner.hosts.keys();
-    // The copy of a removed one's certificate may have stayed.
+    // The certificate copy of a removed host may still exist.
     let enrolled = inner.enrolled.iter().filter(|host| !inner.members.is_removed(host));
     let named = connected_once.chain(enrolled).chain(with_instances).chain(with_moves);
     let named = named.chain(inner.drains.hosts()).chain(inner.network.plan().members());
     named.cloned().chain(inner.devices.hosts()).collect()
 }
 
-/// The host called `name`, which need not be connected.
+/// The host called `name`, connected or not.
 pub fn find(inner: &Inner, name: &str) -> Result<HostName, Failure> {
     let host = HostName::new(name).ok().filter(|host| known(inner).contains(host));
     host.ok_or_else(|| failure::no_host(name))
 }
 
-/// All of them for people, in the order of names.
+/// All hosts as users see them, in the order of their names.
 pub fn list(inner: &Inner) -> Vec<api::Host> {
     let describe = |name: &HostName| api::Host {
         name: name.to_string(),
@@ -59,7 +59,7 @@ mod tests {
         world.lay(&mut [&mut h1, &mut h2]).await;
         world.lose("h2", h2).await;
         assert_eq!(listed(&world.cluster), [("h1".into(), true), ("h2".into(), false)]);
-        // As one finds it that begins after this one was killed.
+        // The store as a successor finds it after this coordinator was killed.
         let folder = tempfile::tempdir().unwrap();
         let store = folder.path().join("store");
         fs::copy(world.path("store"), &store).unwrap();

@@ -1,4 +1,4 @@
-//! Starts instances, and says how they are.
+//! Starts instances and describes them to users.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -15,27 +15,27 @@ use moves::journal::{Exit, Instance};
 use moves::placement::Placement;
 use moves::progress::Phase;
 use moves::{HostName, Side};
+use planner::{Goal, New};
 use rpc::wire::{Answer, Question};
 use store::EndedInstance;
 
-use crate::cluster::{Cluster, Inner, NodeLink};
-use crate::placement::{self, Planned};
+use crate::cluster::{Cluster, Inner};
 use crate::server::User;
-use crate::{failure, hosts, log};
+use crate::{failure, log, placement, planning};
 
-/// How long a host may take to start an instance.
+/// Time limit for a host to start an instance.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
-/// How much longer it may take if an image must be unpacked first, as another one may be at that moment.
+/// Additional time for unpacking a container image, possibly behind another one.
 const UNPACK_LIMIT: Duration = Duration::from_secs(600);
 
-/// The MTU on bridges, in bytes.
+/// The MTU of bridges, in bytes.
 const BRIDGE_MTU: u32 = 1500;
 
-/// The first byte pair of all addresses; hosts have 0 in the third byte, or 255.
+/// The first two bytes of all addresses; hosts have 0 or 255 in the third byte.
 const NETWORK: (u8, u8) = (10, 77);
 
-/// Starts an instance, and returns the last event for the user.
+/// Starts an instance and returns the last event for the user.
 pub async fn run(cluster: &Cluster, request: RunRequest, user: User) -> Result<Event, Failure> {
     let followed = request.followed;
     let has_image = request.container.as_ref().is_some_and(|container| container.image.is_some());
@@ -44,7 +44,7 @@ pub async fn run(cluster: &Cluster, request: RunRequest, user: User) -> Result<E
     let question = Question::Start { vid, blueprint: spec, followed };
     let started = cluster.ask(&host, question, limit).await;
     let mut inner = cluster.lock();
-    // One that has ended by now was told of then.
+    // If it has ended by now, the connection that started it has reported that.
     if let Some(instance) = inner.machine.image().instances.get(&vid)
         && !matches!(started, Ok(Answer::NotStarted(_)))
     {
@@ -66,12 +66,7 @@ fn enter(cluster: &Cluster, request: RunRequest, user: User) -> Result<(Vid, Hos
     let kind = request.network.unwrap_or_else(|| inner.usual_network());
     let placement = placement::wanted(request.labels.clone(), request.anti_affinity.clone())?;
     let placement = Placement { cool_down_s: request.cool_down_s, ..placement };
-    let host = match &request.host {
-        Some(name) => usable_host(&inner, name)?,
-        None => emptiest_host(&inner, kind, &placement)?,
-    };
-    placement::check(&inner, None, &placement, &host, &Planned::new())?;
-    inner.check_network(&host, kind)?;
+    let host = choose_host(&inner, request.host.as_slice(), kind, &placement)?;
     inner.store.ready().map_err(|error| failure::of_store(&error))?;
     let vid = allocate_vid(&inner)?;
     let fabric = request.fabric;
@@ -95,48 +90,27 @@ fn enter(cluster: &Cluster, request: RunRequest, user: User) -> Result<(Vid, Hos
     Ok((vid, host, blueprint))
 }
 
-/// A new instance's VID. Its address is no device's of the overlay: of two that have it, one would be lost to others.
+/// The host of a new instance: one of `named`, or any if that is empty.
+fn choose_host(
+    inner: &Inner,
+    named: &[String],
+    network: NetworkKind,
+    placement: &Placement,
+) -> Result<HostName, Failure> {
+    let hosts = planning::usable_hosts(inner, named)?;
+    let new = New { name: "", placement, network };
+    let planned = planner::plan(&planning::view(inner), &Goal::Start { instances: &[new], hosts: &hosts });
+    let planned = planned.map_err(planning::refused)?;
+    planned.into_iter().next().map(|of| of.to).ok_or_else(failure::no_usable_host)
+}
+
+/// Allocates a VID whose address no overlay device has: with a duplicate address, one of the two would be unreachable.
 fn allocate_vid(inner: &Inner) -> Result<Vid, Failure> {
     let allocated = inner.store.allocate_vid(|vid| inner.devices.with_address(address(vid).into()).is_none());
     allocated.map_err(|error| failure::of_store(&error))
 }
 
-/// The host called `name`, which must be connected, one that runs instances, and not drained.
-pub fn usable_host(inner: &Inner, name: &str) -> Result<HostName, Failure> {
-    let host = hosts::find(inner, name)?;
-    if inner.drains.contains(&host) {
-        return Err(failure::host_drained(&host));
-    }
-    if let Some(node) = inner.nodes.get(&host) {
-        return if node.runs_instances { Ok(host) } else { Err(failure::host_without_instances(&host)) };
-    }
-    Err(failure::host_down(&host))
-}
-
-fn emptiest_host(inner: &Inner, kind: NetworkKind, placement: &Placement) -> Result<HostName, Failure> {
-    // One that can only be refused is the last.
-    let is_refused = |host: &HostName| {
-        inner.check_network(host, kind).is_err()
-            || placement::check(inner, None, placement, host, &Planned::new()).is_err()
-    };
-    let rank = |host: &HostName| (is_refused(host), instances_on(inner, host), host.clone());
-    usable_hosts(inner).min_by_key(|host| rank(host)).cloned().ok_or_else(no_usable_host)
-}
-
-/// The hosts that are connected, run instances, and are not drained.
-pub fn usable_hosts(inner: &Inner) -> impl Iterator<Item = &HostName> {
-    let is_usable = |host: &HostName, node: &NodeLink| node.runs_instances && !inner.drains.contains(host);
-    inner.nodes.iter().filter(move |(host, node)| is_usable(host, node)).map(|(host, _)| host)
-}
-
-pub fn no_usable_host() -> Failure {
-    Failure::new(
-        "no host that runs instances, and is not drained, is connected to the coordinator",
-        "start `transhume node` on one, or `transhume lab up`; `transhume hosts` shows which are drained",
-    )
-}
-
-/// How many instances a host has.
+/// Number of instances on a host.
 pub fn instances_on(inner: &Inner, host: &HostName) -> u32 {
     let here = inner.machine.image().instances.values().filter(|instance| instance.host == *host);
     u32::try_from(here.count()).unwrap_or(u32::MAX)
@@ -146,8 +120,8 @@ fn spec(request: RunRequest, vid: Vid, kind: NetworkKind, user: User) -> Result<
     let name = request.name.clone().unwrap_or_else(|| format!("job-{}", vid.lid()));
     let name = InstanceName::new(&name).ok_or_else(|| {
         Failure::new(
-            format!("`{name}` is no name for an instance"),
-            "use 1 to 63 lower-case letters, digits and hyphens, a letter first",
+            format!("`{name}` is not a valid instance name"),
+            "use 1 to 63 lower-case letters, digits and hyphens, beginning with a letter",
         )
     })?;
     if request.command.first().is_none_or(String::is_empty) {
@@ -155,7 +129,7 @@ fn spec(request: RunRequest, vid: Vid, kind: NetworkKind, user: User) -> Result<
     }
     if request.container.is_some() && user.user != 0 {
         return Err(Failure::new(
-            "a container is root on its host, and only root may run one",
+            "only root may run a container, because its processes are root on the host",
             "run this with sudo, or run the program without a container",
         ));
     }
@@ -186,17 +160,17 @@ fn workload(request: RunRequest, user: User) -> Result<Workload, Failure> {
 /// The image of a container.
 fn container_image(asked: api::ContainerImage) -> Result<ContainerImage, Failure> {
     let root = asked.root.parse().map_err(|error: instance::BadDigest| {
-        Failure::new(error.to_string(), "use a command line of the coordinator's version")
+        Failure::new(error.to_string(), "use a command line of the same release as the coordinator")
     })?;
     Ok(ContainerImage { source: asked.source, root })
 }
 
-/// The group that is asked for, which is called as instances are.
+/// Validates the name of a group, which follows the rules of instance names.
 fn group(wanted: Option<String>) -> Result<Option<String>, Failure> {
     match wanted {
         Some(name) if InstanceName::new(&name).is_none() => Err(Failure::new(
-            format!("`{name}` is no name for a group"),
-            "use 1 to 63 lower-case letters, digits and hyphens, a letter first",
+            format!("`{name}` is not a valid group name"),
+            "use 1 to 63 lower-case letters, digits and hyphens, beginning with a letter",
         )),
         wanted => Ok(wanted),
     }
@@ -210,14 +184,14 @@ fn network(vid: Vid, kind: NetworkKind) -> Network {
     Network { mac: mac_of(vid), address: address(vid), prefix: 16, mtu }
 }
 
-/// The instance's address: 10.77.1.1 for VID 1, without 0 and 255 in the last byte.
+/// The instance's address: 10.77.1.1 for VID 1; the last byte is never 0 or 255.
 pub fn address(vid: Vid) -> Ipv4Addr {
     let number = vid.lid() - 1;
     let byte = |value: u16| u8::try_from(value).unwrap_or(u8::MAX);
     Ipv4Addr::new(NETWORK.0, NETWORK.1, byte(number / 254 + 1), byte(number % 254 + 1))
 }
 
-/// An instance for the user.
+/// Describes an instance to the user.
 pub fn describe(inner: &Inner, vid: Vid, instance: &Instance) -> api::Instance {
     let mut moves = inner.machine.moves();
     let moving = moves.find(|view| view.record.vid == vid && view.is_under_way && !view.record.dry_run);
@@ -235,7 +209,7 @@ pub fn describe(inner: &Inner, vid: Vid, instance: &Instance) -> api::Instance {
     api::Instance { cools_down_for_s, ..with_state(vid, instance, state) }
 }
 
-/// An instance that has ended, for the user.
+/// Describes an ended instance to the user.
 pub fn of_ended(ended: &EndedInstance) -> api::Instance {
     let state = match &ended.exit {
         Exit::Code(code) => State::Exited { code: *code },

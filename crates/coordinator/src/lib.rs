@@ -1,4 +1,4 @@
-//! The daemon that knows where every instance is, and that alone decides moves.
+//! The coordinator: the daemon that knows where every instance is, and alone decides moves.
 //!
 //! ```text
 //!   command line ── JSON lines ──▶ requests ──┐
@@ -6,21 +6,22 @@
 //!   nodes ══ TLS ══ nodes ◀──▶ cluster: moves::Coordinator ──▶ store
 //! ```
 //!
-//! * [`cluster`]: feeds the state machine of the moves and does what it says.
+//! * [`cluster`]: drives the state machine of the moves and performs its outputs.
 //! * [`nodes`]: the nodes' connections.
 //! * [`server`]: the socket of the command line; [`requests`], [`moving`], [`group`], [`drain`], [`checkpoint`], [`restore`], [`ending`],
-//!   [`output`], [`exec`]: what it can ask for.
-//! * [`estimate`]: how long a move will take.
-//! * [`hosts`]: which hosts there are. [`placement`]: which instances may share one. [`cooling`]: which have moved and are left alone.
+//!   [`output`], [`exec`]: the requests that it handles.
+//! * [`estimate`]: estimates how long a move will take.
+//! * [`hosts`]: the known hosts. [`placement`]: labels of instances. [`planning`]: the cluster as the planner sees it.
+//!   [`cooling`]: the cool-down after a move.
 //! * [`network`]: the overlay.
-//! * [`admission`]: machines that have no certificate yet. [`removal`]: hosts that take no part any more. [`members`], [`tokens`]: what is
-//!   known of both.
-//! * [`session`]: a command that is run in an instance, without IO.
-//! * [`directory`]: what processes tell each other of themselves.
-//! * [`log`]: what has happened. [`statistics`]: how often, for Prometheus.
-//! * [`follow`]: what a user sees of a move, and the report at its end.
+//! * [`admission`]: machines join by tokens. [`removal`]: removes hosts and revokes their certificates. [`members`], [`tokens`]: the stored
+//!   state of both.
+//! * [`session`]: a command of `transhume exec`, as a state machine without IO.
+//! * [`directory`]: the directories of the fabrics.
+//! * [`log`]: the event log. [`statistics`]: metrics for Prometheus.
+//! * [`follow`]: the events of a move for its user, and the final report.
 //!
-//! It may be killed at any time: what it has decided is in the store, and the rest is undone.
+//! The coordinator may be killed at any time: its decisions are in the store, and everything undecided is rolled back.
 
 mod admission;
 mod checkpoint;
@@ -44,6 +45,7 @@ mod network;
 mod nodes;
 mod output;
 mod placement;
+mod planning;
 mod removal;
 mod requests;
 mod restore;
@@ -68,64 +70,64 @@ use admission::Admission;
 use cluster::Cluster;
 use server::SocketFile;
 
-/// How a coordinator is to run.
+/// Configuration of a coordinator.
 #[derive(Clone, Debug)]
 pub struct CoordinatorOptions {
-    /// Where nodes connect.
+    /// Address for connections of nodes.
     pub listen: SocketAddr,
-    /// Where the command line connects.
+    /// Socket for the command line.
     pub socket: PathBuf,
-    /// Where Prometheus reads metrics, if anywhere.
+    /// Address of the metrics for Prometheus, if any.
     pub metrics: Option<SocketAddr>,
-    /// The directory with its certificate.
+    /// The directory with the coordinator's certificate.
     pub pki: PathBuf,
-    /// The directory for what it must remember.
+    /// The directory of the coordinator's durable state.
     pub state: PathBuf,
-    /// Lets machines join by tokens. `pki` must have the authority's key then.
+    /// Admission of machines by tokens. `pki` must contain the authority's key then.
     pub enrolment: Option<Enrolment>,
-    /// For how long ordinary moves leave an instance alone after a move, if it does not say that itself.
+    /// The default cool-down, for instances that set none of their own.
     pub cool_down: Duration,
 }
 
-/// What a coordinator is told that admits machines by tokens.
+/// Configuration of the admission by tokens.
 #[derive(Clone, Debug)]
 pub struct Enrolment {
-    /// The host around which the overlay is laid out as a star, unless it was laid out before.
+    /// The center of the overlay's star topology, unless the overlay was laid out before.
     pub center: HostName,
 }
 
-/// Why a coordinator does not run.
+/// Why a coordinator cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum CoordinatorError {
-    /// It has no usable certificate.
+    /// The certificate directory is not usable.
     #[error(transparent)]
     Pki(#[from] PkiError),
-    /// Its certificate cannot be used.
-    #[error("the coordinator's certificate cannot be used: issue it anew ({0})")]
+    /// The certificate is invalid.
+    #[error("the coordinator's certificate is not usable, issue a new one: {0}")]
     Certificate(#[from] rpc::TlsError),
-    /// Its records cannot be read or written.
+    /// The store cannot be read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The tokens of a release before cannot be noted.
-    #[error("the tokens in {}: {failure}", file.display())]
+    /// The tokens of an earlier release cannot be imported.
+    #[error("cannot import the tokens in {}: {failure}", file.display())]
     Tokens {
-        /// Where they are.
+        /// The file with the tokens.
         file: PathBuf,
-        /// Why.
+        /// Why they cannot be imported.
         failure: api::Failure,
     },
-    /// A file or a socket cannot be used.
+    /// A file or a socket is not usable.
     #[error("{what}: {source}")]
     Io {
-        /// What was to be done.
+        /// The failed operation.
         what: String,
-        /// Why it failed.
+        /// The cause.
         source: std::io::Error,
     },
 }
 
 impl CoordinatorError {
-    /// What helps, where the text does not say it.
+    /// The remedy, if the message does not contain it.
     #[must_use]
     pub fn remedy(&self) -> &'static str {
         match self {
@@ -141,7 +143,7 @@ impl CoordinatorError {
     }
 }
 
-/// Runs the coordinator until it fails. If the future is dropped, its socket's file is removed.
+/// Runs the coordinator until it fails. Dropping the future removes the socket file.
 pub async fn serve(options: CoordinatorOptions) -> CoordinatorError {
     match begin(options).await {
         Ok((cluster, _socket)) => cluster.broken().await.into(),
@@ -149,16 +151,16 @@ pub async fn serve(options: CoordinatorOptions) -> CoordinatorError {
     }
 }
 
-/// Runs the coordinator on threads of its own until SIGTERM or SIGINT tells it to end.
+/// Runs the coordinator on its own threads until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// If it cannot begin, or can no longer write what it must remember.
+/// If it cannot start, or can no longer write to its store.
 pub fn run(options: CoordinatorOptions) -> Result<(), CoordinatorError> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
-        .map_err(CoordinatorError::io("the coordinator's threads"))?;
+        .map_err(CoordinatorError::io("starting the coordinator's threads"))?;
     let result = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).map_err(CoordinatorError::io("signals"))?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(CoordinatorError::io("signals"))?;

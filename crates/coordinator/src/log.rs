@@ -1,7 +1,7 @@
-//! The event log: what has happened, for people and for scripts (ADR 0028).
+//! The event log, for operators and scripts (ADR 0028).
 //!
-//! An event is noted under the cluster's lock and written by a task of its own, so that no move waits for it; it is told
-//! when it is durable. What the coordinator was killed before it had written is found in its records by the next one.
+//! Events are queued under the cluster's lock, and a separate task writes them, so that no move waits for the log; a client receives an event
+//! only when it is durable. If the coordinator was killed before it wrote an event, its successor reconstructs the event from the store.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -19,13 +19,13 @@ use crate::cluster::{Cluster, Inner};
 use crate::server::Client;
 use crate::{failure, follow};
 
-/// How many events are read or written at a time.
+/// Maximum number of events per read and per write.
 const BATCH: usize = 256;
 
-/// The longest reason that is kept, in bytes.
+/// The longest reason that is stored, in bytes.
 const MAX_REASON: usize = 1000;
 
-/// What has happened.
+/// The event log and its queue.
 pub struct Log {
     file: EventLog,
     state: Mutex<State>,
@@ -33,23 +33,23 @@ pub struct Log {
     settled: Notify,
 }
 
-/// What is not in the file yet.
+/// Events that are not in the file yet.
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Vec<u8>>,
     noted: u64,
-    /// So many of these have been written, or are lost.
+    /// Number of events that have been written or dropped.
     settled: u64,
 }
 
 impl Log {
-    /// The log in the file at `path`.
+    /// Opens the log in the file at `path`.
     pub fn open(path: &Path) -> Result<Arc<Self>, StoreError> {
         let file = EventLog::open(path)?;
         Ok(Arc::new(Self { file, state: Mutex::default(), noted: Notify::new(), settled: Notify::new() }))
     }
 
-    /// Takes note of what has just happened.
+    /// Queues an event.
     pub fn note(&self, what: &Occurrence) {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let time_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
@@ -64,7 +64,7 @@ impl Log {
         self.noted.notify_one();
     }
 
-    /// Writes what is noted, for as long as it is polled.
+    /// Writes queued events, for as long as it is polled.
     pub async fn write(self: Arc<Self>) {
         loop {
             let batch: Vec<_> = {
@@ -79,14 +79,17 @@ impl Log {
             let (log, count) = (self.clone(), batch.len() as u64);
             let written = tokio::task::spawn_blocking(move || log.file.append(&batch)).await;
             if let Ok(Err(error)) = written {
-                tracing::warn!("{count} events are not in the event log: {error}; {}", error.remedy());
+                tracing::warn!(
+                    "lost {count} events, because the event log is not writable: {error}; {}",
+                    error.remedy()
+                );
             }
             self.lock().settled += count;
             self.settled.notify_waiters();
         }
     }
 
-    /// Waits until all that was noted before is written.
+    /// Waits until all events queued so far are written.
     async fn flushed(&self) {
         let noted = self.lock().noted;
         loop {
@@ -99,7 +102,7 @@ impl Log {
         }
     }
 
-    /// The first events with a higher number than `after`. One that another release has written, and that is not understood, is left out.
+    /// The first events after number `after`. Skips events of another release that this one cannot decode.
     fn after(&self, after: u64) -> Result<Read, StoreError> {
         let kept = self.file.after(after, BATCH)?;
         let last = kept.last().map(|(number, _)| *number);
@@ -118,11 +121,11 @@ impl Log {
 /// A part of the log.
 struct Read {
     events: Vec<LoggedEvent>,
-    /// The last number, if there is anything.
+    /// The last number, if any event was read.
     last: Option<u64>,
 }
 
-/// Tells the client what has happened, and with `follow` what happens, until it goes away.
+/// Sends past events to the client, and with `follow` also new ones, until the client disconnects.
 ///
 /// # Errors
 /// If the client cannot be told.
@@ -156,13 +159,13 @@ pub async fn tell(
     }
 }
 
-/// An instance runs.
+/// The event of an instance that runs.
 pub fn started(instance: &Instance) -> Occurrence {
     let (host, group) = (instance.host.to_string(), instance.group.clone());
     Occurrence::Started { instance: instance.name.clone(), host, group }
 }
 
-/// An instance is no more.
+/// The event of an instance that has ended.
 pub fn ended(instance: &Instance, exit: &Exit) -> Occurrence {
     let (instance, host) = (instance.name.clone(), instance.host.to_string());
     match exit {
@@ -172,7 +175,7 @@ pub fn ended(instance: &Instance, exit: &Exit) -> Occurrence {
     }
 }
 
-/// A move of the instance `name` has begun, with others of `group` if it is one of these.
+/// The event of a move that has begun, of the instance `name` and possibly in a `group`.
 pub fn move_began(name: &str, id: MoveId, record: &MoveRecord, group: Option<&str>) -> Occurrence {
     Occurrence::MoveBegan {
         instance: name.into(),
@@ -183,7 +186,7 @@ pub fn move_began(name: &str, id: MoveId, record: &MoveRecord, group: Option<&st
     }
 }
 
-/// A move is over.
+/// The event of a move that is over.
 pub fn move_over(id: MoveId, report: &MoveReport) -> Occurrence {
     let MoveReport { name, from, to, .. } = report;
     let (instance, from, to, id) = (name.clone(), from.clone(), to.clone(), id.0);
@@ -212,12 +215,12 @@ fn cut(reason: &str) -> String {
     reason[..reason.floor_char_boundary(MAX_REASON)].into()
 }
 
-/// What a log tells of without its end.
+/// Starts in the log without a matching end.
 #[derive(Default)]
 struct Open {
-    /// Instances that run.
+    /// Running instances.
     instances: BTreeMap<String, String>,
-    /// The instances of moves that are under way.
+    /// The instances of moves in progress.
     moves: BTreeMap<u64, String>,
 }
 
@@ -244,11 +247,11 @@ impl Open {
     }
 }
 
-/// Notes that the coordinator was started, and before that what the one before had decided and not written any more. How long moves
-/// take is learnt on the way.
+/// Logs that the coordinator has started, after the decisions that its predecessor stored but did not log. Also feeds past moves to the
+/// estimates.
 ///
 /// # Errors
-/// If log or store cannot be read.
+/// If the log or the store cannot be read.
 pub fn catch_up(inner: &mut Inner) -> Result<(), StoreError> {
     let (mut open, mut after) = (Open::default(), 0);
     loop {
@@ -270,7 +273,7 @@ pub fn catch_up(inner: &mut Inner) -> Result<(), StoreError> {
             Some(record) => Some(record),
             None => inner.store.ended_move(id)?,
         };
-        // What is not over is followed, and told of at its end.
+        // Moves in progress are followed, and logged at their end.
         let is_over = |record: &MoveRecord| record.stage != Stage::Began && !inner.follows.contains_key(&id);
         if let Some(record) = record.filter(is_over) {
             let mut report = follow::report(&name, &record);
@@ -337,7 +340,7 @@ mod tests {
             log.note(&move_began(name, id, &record, None));
         }
         log.flushed().await;
-        // Of a and b it is decided; c is not, and is rolled back. b ends.
+        // The moves of a and b are committed; that of c is not, and is rolled back. b ends.
         let (one, two) = (MoveId(1), MoveId(2));
         store.apply(&Record::MovesCommitted { ids: [one].into() }).unwrap();
         store.apply(&Record::MoveConfirmed { id: one }).unwrap();
@@ -370,7 +373,7 @@ mod tests {
         let log = Log::open(&directory.path().join("events")).unwrap();
         (0..=MAX_EVENTS).for_each(|_| log.note(&Occurrence::CoordinatorStarted));
         let state = log.lock();
-        assert_eq!((state.waiting.len() as u64, state.settled), (MAX_EVENTS, 1), "the oldest are lost");
+        assert_eq!((state.waiting.len() as u64, state.settled), (MAX_EVENTS, 1), "the oldest are dropped");
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! Who may take part, as far as certificates do not say it: by which tokens machines join, and which hosts were removed.
+//! Stored membership beyond certificates: the join tokens, and the revocation list of removed hosts.
 //!
-//! A host that was removed may know any token that was good until then, so all of these are revoked with it.
+//! A removed host may know any token that was valid before its removal, so the removal revokes all tokens.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -13,46 +13,46 @@ use store::{Store, StoreError};
 
 use crate::tokens::{self, MAX_TOKENS, Objection, Token};
 
-/// The most hosts that were ever removed: none may be forgotten, as their certificates are good for ever, and all have to fit into
-/// a message.
+/// Capacity of the revocation list. Entries are never dropped, because certificates do not expire, and the list must fit into
+/// one message.
 pub const MOST_REMOVED: usize = 16_384;
 
-/// So many of the keys that a removed host had are remembered; none of them is certified again.
+/// Number of remembered keys per removed host; none of these keys is certified again.
 const MOST_KEYS: usize = 8;
 
-/// What is known of a host that was removed.
+/// A removed host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Removal {
-    /// Who has the name by now.
+    /// The key of the current owner of the name.
     heir: Option<KeyId>,
-    /// The keys with which it was removed, the latest last.
+    /// The revoked keys, the latest last.
     former: Vec<KeyId>,
 }
 
-/// See the module.
+/// The join tokens and the removed hosts.
 #[derive(Debug)]
 pub struct Members {
     tokens: BTreeMap<u64, Token>,
     removed: BTreeMap<String, Removal>,
 }
 
-/// Why somebody with a good token does not get the name that he wants.
+/// The applicant's key is a revoked key of the host whose name it requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FormerKey;
 
 impl Members {
-    /// As they are in the store.
+    /// Loads tokens and removed hosts from the store.
     pub fn load(store: &Store) -> Result<Self, StoreError> {
         let store::Members { tokens, removed } = store.members()?;
         Ok(Self { tokens, removed })
     }
 
-    /// All tokens for people.
+    /// All tokens as users see them.
     pub fn tokens(&self, now: SystemTime) -> Vec<api::Token> {
         self.tokens.iter().map(|(number, token)| token.describe(*number, now)).collect()
     }
 
-    /// The number of the token that `text` names, or that it is.
+    /// The number of the token that `text` names by its number or its secret.
     pub fn find(&self, text: &str) -> Option<u64> {
         let number = text.parse().ok().filter(|number| self.tokens.contains_key(number));
         number.or_else(|| {
@@ -61,15 +61,15 @@ impl Members {
         })
     }
 
-    /// The number of the token that lets in who has this secret.
+    /// The number of the valid token with this secret.
     pub fn check_secret(&self, secret: Secret, now: SystemTime) -> Result<u64, Objection> {
         tokens::check(&self.tokens, secret, now)
     }
 
-    /// Notes a token, and returns its number. The oldest may be forgotten.
+    /// Stores a token and returns its number. If the limit is reached, the oldest token is dropped.
     ///
     /// # Errors
-    /// Those of the store, as with all that follows. What is noted is then known when the store is opened anew.
+    /// Fails if the store does, as do the methods below. Only reopening the store then shows which state it holds.
     pub fn add_token(&mut self, store: &Store, token: Token) -> Result<u64, StoreError> {
         let number = self.tokens.last_key_value().map_or(1, |(last, _)| last + 1);
         let surplus = (self.tokens.len() + 1).saturating_sub(MAX_TOKENS);
@@ -79,13 +79,13 @@ impl Members {
         Ok(number)
     }
 
-    /// Lets nobody join any more by the token of this number.
+    /// Revokes the token with this number.
     pub fn revoke(&mut self, store: &Store, number: u64) -> Result<(), StoreError> {
         let revoked = self.tokens.get(&number).map(Token::revoked);
         self.change(store, revoked.map(|token| (number, Some(token))).into_iter().collect(), None)
     }
 
-    /// Whether `host` may be certified for `key` also if it was for another one.
+    /// Whether `host` may get a certificate for `key` even if another key had one for this name.
     pub fn is_free(&self, host: &HostName, key: KeyId) -> Result<bool, FormerKey> {
         match self.removed.values().any(|removal| removal.former.contains(&key)) {
             true => Err(FormerKey),
@@ -93,7 +93,7 @@ impl Members {
         }
     }
 
-    /// `host` has joined with `key`, by the token of this number. Returns whether [`Self::list`] is another one now.
+    /// Records that `host` has joined with `key`, by the token with this number. Returns whether [`Self::list`] has changed.
     pub fn joined(
         &mut self,
         store: &Store,
@@ -110,17 +110,17 @@ impl Members {
         Ok(changes)
     }
 
-    /// Whether one more host can be removed.
+    /// Whether the revocation list has room for `host`.
     pub fn has_room(&self, host: &HostName) -> bool {
         self.removed.len() < MOST_REMOVED || self.removed.contains_key(host.as_str())
     }
 
-    /// Whether `host` was removed, and nobody has had its name since.
+    /// Whether `host` was removed and no other machine has taken its name.
     pub fn is_removed(&self, host: &HostName) -> bool {
         self.removed.get(host.as_str()).is_some_and(|removal| removal.heir.is_none())
     }
 
-    /// `host`, which has shown `keys`, takes no part any more. Returns the tokens that were good.
+    /// Adds `host` and its `keys` to the revocation list. Returns the tokens that were valid until now.
     pub fn remove(
         &mut self,
         store: &Store,
@@ -141,7 +141,7 @@ impl Members {
         Ok(numbers)
     }
 
-    /// Whom nodes are to believe no more.
+    /// The revocation list for nodes.
     pub fn list(&self) -> Removed {
         let mut list = Removed::default();
         self.removed.iter().for_each(|(host, removal)| list.note(host, removal.heir));
@@ -199,7 +199,7 @@ mod tests {
             Self { directory: tempfile::tempdir().unwrap() }
         }
 
-        /// The store and what is in it, as a coordinator finds them that begins.
+        /// The store and its contents, as a coordinator finds them at its start.
         fn open(&self) -> (Store, Members) {
             let store = Store::open(&self.directory.path().join("store")).unwrap();
             let members = Members::load(&store).unwrap();
@@ -240,7 +240,7 @@ mod tests {
         let (store, mut members) = world.open();
         add(&store, &mut members, 7);
         for (name, number) in [("c", 2), ("b", 1), ("b", 1)] {
-            assert!(!members.joined(&store, 1, &host(name), key(number)).unwrap(), "nobody was removed");
+            assert!(!members.joined(&store, 1, &host(name), key(number)).unwrap(), "no host was removed");
         }
         let tokens = members.tokens(now());
         let expected = api::Token {
@@ -258,7 +258,7 @@ mod tests {
         let world = World::new();
         let (store, mut members) = world.open();
         let b = host("b");
-        assert_eq!(members.is_free(&b, key(1)), Ok(false), "whoever has a certificate for it keeps it");
+        assert_eq!(members.is_free(&b, key(1)), Ok(false), "the owner of the name keeps it");
         add(&store, &mut members, 7);
         members.joined(&store, 1, &b, key(1)).unwrap();
         assert_eq!(members.remove(&store, &b, [key(1)], now()).unwrap(), [1]);
@@ -274,10 +274,10 @@ mod tests {
         assert_eq!(members.is_free(&b, key(2)), Ok(true));
         let number = add(&store, &mut members, 8);
         assert!(members.joined(&store, number, &b, key(2)).unwrap());
-        assert!(!members.joined(&store, number, &b, key(2)).unwrap(), "who asks again changes nothing");
+        assert!(!members.joined(&store, number, &b, key(2)).unwrap(), "a repeated request changes nothing");
         let list = members.list();
         assert!(list.bars(&peer(1)) && !list.bars(&peer(2)));
-        assert_eq!(members.is_free(&b, key(3)), Ok(false), "it is somebody's again");
+        assert_eq!(members.is_free(&b, key(3)), Ok(false), "the name has a new owner");
         members.remove(&store, &b, [], now()).unwrap();
         assert!(members.is_free(&b, key(2)).is_err() && members.is_free(&b, key(1)).is_err());
     }

@@ -1,4 +1,4 @@
-//! Moves, as users ask for them.
+//! Moves that users request.
 
 use std::io;
 use std::time::Duration;
@@ -15,14 +15,13 @@ use tokio::time::timeout;
 
 use crate::cluster::{Cluster, Inner};
 use crate::follow::{self, Events, Follow};
-use crate::placement::{self, Planned};
 use crate::server::Client;
-use crate::{cooling, failure, instances, log};
+use crate::{cooling, failure, log, planning};
 
-/// How long a move waits for its instance to be started.
+/// How long a move waits for its instance to start.
 const START_LIMIT: Duration = Duration::from_secs(5);
 
-/// Makes a move, and tells the client of it.
+/// Makes a move and reports progress to the client.
 ///
 /// # Errors
 /// If the client cannot be told.
@@ -41,7 +40,7 @@ pub async fn make(cluster: &Cluster, request: &MoveRequest, client: &mut Client)
     }
 }
 
-/// Tells the client how a move goes on that was begun before, or how it has ended.
+/// Reports the progress, or the result, of an earlier move to the client.
 ///
 /// # Errors
 /// If the client cannot be told.
@@ -54,7 +53,7 @@ pub async fn follow(cluster: &Cluster, name: &str, id: MoveId, client: &mut Clie
     }
 }
 
-/// Tells the client what happens.
+/// Forwards events to the client.
 ///
 /// # Errors
 /// If the client cannot be told.
@@ -65,7 +64,7 @@ pub async fn pass_on(mut events: Events, client: &mut Client) -> io::Result<()> 
     Ok(())
 }
 
-/// An instance that has just been started may be moved as soon as it runs.
+/// Waits for the start of an instance, so that a new instance can be moved at once.
 pub async fn wait_for_start(cluster: &Cluster, name: &str) {
     let started = async {
         loop {
@@ -77,7 +76,7 @@ pub async fn wait_for_start(cluster: &Cluster, name: &str) {
             started.await;
         }
     };
-    // One that takes longer is refused with that reason.
+    // If the start takes longer, the move is refused for that reason.
     let _ = timeout(START_LIMIT, started).await;
 }
 
@@ -85,10 +84,10 @@ fn starting(inner: &Inner, name: &str) -> Option<Vid> {
     inner.find(name).map(|(vid, _)| vid).filter(|vid| inner.starting.contains(vid))
 }
 
-/// Begins a move of what is not being started, and what happens in it.
+/// Begins a move of an instance and returns its events. The instance must not be starting.
 ///
 /// # Errors
-/// If it cannot even begin.
+/// If the move is refused.
 pub fn begin(
     inner: &mut Inner,
     cluster: &Cluster,
@@ -102,11 +101,11 @@ pub fn begin(
     };
     let destination = HostName::new(&request.host).map_err(|_| failure::no_host(&request.host))?;
     if source != destination {
-        instances::usable_host(inner, &request.host)?;
-        placement::check_move(inner, vid, &destination, &Planned::new())?;
+        planning::usable_host(inner, &request.host)?;
+        planning::view(inner).check_move(vid, &destination).map_err(planning::refused)?;
     }
     check_free(inner, vid, name, &source)?;
-    // What cannot be moved for another reason hears of that.
+    // Other reasons for a refusal take precedence over the cool-down.
     let may_cool_down = !request.force && source != destination && under_way(inner, vid).is_none();
     let cooling = cooling::check(inner, may_cool_down.then_some((vid, name.as_str()))).err();
     if let Some(failure) = cooling.as_ref().filter(|_| !request.dry_run) {
@@ -125,7 +124,7 @@ pub fn begin(
     Ok((id, events))
 }
 
-/// What happens in a move of the instance `name` that has just begun, with others of `group` if it is one of these.
+/// The event stream of a new move of the instance `name`, possibly in a `group`.
 pub fn follow_new(inner: &mut Inner, name: &str, id: MoveId, group: Option<&str>) -> Option<Events> {
     let record = inner.machine.image().moves.get(&id)?;
     if !record.dry_run {
@@ -137,10 +136,10 @@ pub fn follow_new(inner: &mut Inner, name: &str, id: MoveId, group: Option<&str>
     Some(events)
 }
 
-/// Checks that nothing else is done with the instance `name`, which is on `host`.
+/// Checks that the instance `name` on `host` is neither starting nor ending.
 ///
 /// # Errors
-/// If it is being started, or ended.
+/// If it is.
 pub fn check_free(inner: &Inner, vid: Vid, name: &str, host: &HostName) -> Result<(), Failure> {
     if inner.endings.contains_key(&vid) {
         return Err(failure::being_ended(name));
@@ -151,7 +150,7 @@ pub fn check_free(inner: &Inner, vid: Vid, name: &str, host: &HostName) -> Resul
     Ok(())
 }
 
-/// What stands in the way of a move; if it is not `force`d, also that the instance cools down.
+/// The blockers of a move, including the cool-down unless `force` is set.
 pub async fn check(cluster: &Cluster, name: &str, to: &HostName, force: bool) -> Vec<Failure> {
     let (name, host) = (name.into(), to.to_string());
     let request = MoveRequest { name, host, dry_run: true, force, post_copy: false };
@@ -168,14 +167,14 @@ pub async fn check(cluster: &Cluster, name: &str, to: &HostName, force: bool) ->
     vec![failure::host_silent(to)]
 }
 
-/// How a move ends. For which host it waits is told to `user` meanwhile.
+/// The last event of a move. Waiting messages go to `user` meanwhile.
 pub async fn last_of(mut events: Events, user: &UnboundedSender<Event>) -> Option<Event> {
     while let Some(event) = events.recv().await {
         if event.is_last() {
             return Some(event);
         }
         if matches!(event, Event::Waiting { .. }) {
-            // Who has gone away is told nothing.
+            // Events for a client that has disconnected are dropped.
             let _ = user.send(event);
         }
     }
@@ -194,7 +193,7 @@ fn find(inner: &mut Inner, name: &str, id: MoveId) -> Result<Found, Failure> {
     let present = inner.machine.image().moves.get(&id).cloned();
     let kept = || inner.store.ended_move(id).map_err(|error| Failure::new(error.to_string(), ""));
     let record = present.map_or_else(kept, |record| Ok(Some(record)))?;
-    // A dry run and a move of which nothing was decided end without a trace.
+    // Dry runs, and moves that were not recorded, leave no trace.
     let record =
         record.filter(|record| record.stage != Stage::Began).ok_or_else(|| failure::unknown_move(name))?;
     let mut report = follow::report(name, &record);
@@ -202,8 +201,8 @@ fn find(inner: &mut Inner, name: &str, id: MoveId) -> Result<Found, Failure> {
     Ok(Found::Over(Box::new(report)))
 }
 
-/// Rolls the instance's move back, if it is not committed, and tells the client when the instance runs on. It does also if
-/// the client goes away.
+/// Rolls the instance's move back if it is not committed, and tells the client when the instance runs again. The rollback completes even if
+/// the client disconnects.
 ///
 /// # Errors
 /// If the client cannot be told.
@@ -234,7 +233,7 @@ fn begin_cancel(cluster: &Cluster, name: &str) -> Result<(MoveId, Events), Failu
     Ok((id, events))
 }
 
-/// Rolls a move back for `reason`, if it is not committed.
+/// Cancels a move with `reason`, if it is not committed.
 ///
 /// # Errors
 /// If it is committed or over.
@@ -244,19 +243,19 @@ pub fn cancel_for(cluster: &Cluster, inner: &mut Inner, id: MoveId, reason: Stri
     Ok(())
 }
 
-/// The move that keeps others of the instance from beginning, if there is one.
+/// The move that blocks other moves of the instance, if any.
 pub fn under_way(inner: &Inner, vid: Vid) -> Option<MoveId> {
     let mut moves = inner.machine.moves();
     moves.find(|view| view.record.vid == vid && view.is_under_way).map(|view| view.id)
 }
 
-/// What happens in a move from now on; nothing, if there is none.
+/// The event stream of a move; it is empty if there is no move.
 pub fn listen(inner: &mut Inner, id: Option<MoveId>) -> Events {
     let follow = id.and_then(|id| inner.follows.get_mut(&id));
     follow.map_or_else(|| mpsc::unbounded_channel().1, Follow::listen)
 }
 
-/// The move for which the end of the instance has to wait, if there is one: not one that only fetches memory still.
+/// The move that blocks the end of the instance, if any. Fetching memory after post-copy does not block it.
 pub fn holds(inner: &Inner, vid: Vid) -> Option<MoveId> {
     let mut moves = inner.machine.moves();
     moves.find(|view| view.record.vid == vid && holds_up(view)).map(|view| view.id)
@@ -266,7 +265,7 @@ fn holds_up(view: &MoveView<'_>) -> bool {
     view.is_under_way && view.phase != Phase::Fetch
 }
 
-/// Waits until the end of its instance need not wait for a move any more.
+/// Waits until the move no longer blocks the end of its instance.
 pub async fn over(cluster: &Cluster, id: MoveId) {
     loop {
         let mut over = std::pin::pin!(cluster.move_over.notified());
@@ -278,7 +277,7 @@ pub async fn over(cluster: &Cluster, id: MoveId) {
     }
 }
 
-/// Waits until `over`, and tells the client for which host the move waits meanwhile; `None` if the client goes away.
+/// Waits until `over`, and forwards waiting messages to the client meanwhile; returns `None` if the client disconnects.
 ///
 /// # Errors
 /// If the client cannot be told.

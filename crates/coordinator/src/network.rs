@@ -1,11 +1,11 @@
-//! The overlay: what it joins, and how it comes to be so.
+//! The overlay: its hosts, links and devices, and how changes reach the nodes.
 //!
-//! * [`plan`]: hosts and links, as they are to be. [`rollout`]: how all nodes come to use them at a time.
-//! * [`devices`]: what is plugged in, and where stations are. [`moves`]: how they come elsewhere. [`own`]: those that nodes ask
-//!   for.
+//! * [`plan`]: the wanted hosts and links. [`rollout`]: installs a plan on all nodes.
+//! * [`devices`]: devices and the locations of stations. [`moves`]: moves devices to other hosts. [`own`]: devices that nodes request
+//!   for themselves.
 //! * [`nics`]: instances on the overlay.
-//! * [`misbehaviour`]: what nodes tell of their offloads.
-//! * [`changes`], [`show`]: what the command line can ask for.
+//! * [`misbehaviour`]: rate limit for reports of failed offloads.
+//! * [`changes`], [`show`]: the requests of the command line.
 
 pub mod changes;
 mod devices;
@@ -39,25 +39,26 @@ use rollout::{Order, PATIENCE};
 pub use devices::Devices;
 pub use misbehaviour::Misbehaviour;
 pub use own::Wishes;
+pub use plan::not_joined;
 pub use rollout::Rollout;
 
-/// The longest word that a node says of an offload, in bytes.
+/// The longest reason that a node may report for switching off an offload, in bytes.
 const LONGEST_WORD: usize = 256;
 
-/// The overlay as it is in the store. Nodes are told when they come.
+/// Loads the overlay from the store. Nodes get their orders when they connect.
 pub fn load(store: &store::Store) -> Result<Rollout, StoreError> {
     let mut rollout = Rollout::default();
     rollout.begin(store.network::<Plan>()?.unwrap_or_default());
     Ok(rollout)
 }
 
-/// Waits for nodes that were there before the coordinator began.
+/// Waits for the nodes of the plan to reconnect after the coordinator's start.
 pub async fn await_nodes(cluster: Arc<Cluster>) {
     let version = cluster.lock().network.plan().version();
     await_installation(cluster, version).await;
 }
 
-/// A node's connection is there.
+/// Handles a node that has connected.
 pub fn connected(cluster: &Arc<Cluster>, inner: &mut Inner, host: &HostName) {
     let order = inner.network.connected(host);
     if order.is_some() {
@@ -74,12 +75,12 @@ pub fn connected(cluster: &Arc<Cluster>, inner: &mut Inner, host: &HostName) {
     if let Some(changed) = changed {
         let joined = changed.and_then(|plan| use_plan(cluster, inner, plan));
         if let Err(failure) = joined {
-            tracing::warn!("{host} is not joined to the overlay: {failure}");
+            tracing::warn!("cannot join {host} to the overlay: {failure}");
         }
     }
 }
 
-/// A node has said something.
+/// Handles a message of a node.
 pub fn heard(cluster: &Arc<Cluster>, host: &HostName, message: FromNode) {
     let mut inner = cluster.lock();
     let orders = match message {
@@ -96,20 +97,20 @@ pub fn heard(cluster: &Arc<Cluster>, host: &HostName, message: FromNode) {
     cluster.network_changed.notify_waiters();
 }
 
-/// An offload of `host` is used no more.
+/// Logs that `host` has switched off an offload.
 fn note_offload(inner: &mut Inner, host: &HostName, off: NetSwitchedOff) {
     let words = [Some(&off.offload), off.link.as_ref(), off.device.as_ref(), Some(&off.reason)];
-    // No node says more.
+    // Genuine reports are never longer.
     let is_short = words.into_iter().flatten().all(|word| word.len() <= LONGEST_WORD);
     if is_short && inner.misbehaviour.admits(host, Instant::now()) {
         inner.log.note(&Occurrence::OffloadSwitchedOff { host: host.to_string(), off });
     }
 }
 
-/// Makes `plan` the one that is to be.
+/// Stores `plan` and starts its rollout.
 fn use_plan(cluster: &Arc<Cluster>, inner: &mut Inner, plan: Plan) -> Result<(), Failure> {
     inner.check_whole()?;
-    // Nodes know where the devices and instances of a host are by its number.
+    // Nodes identify the hosts of devices and instances by these numbers.
     let nic_hosts = inner.nic_hosts();
     let plan = plan.forget_numbers(|host| inner.devices.count(host) > 0 || nic_hosts.contains(host));
     plan.topology()?;
@@ -126,7 +127,7 @@ fn use_plan(cluster: &Arc<Cluster>, inner: &mut Inner, plan: Plan) -> Result<(),
     Ok(())
 }
 
-/// `host` was removed: what is plugged in there is the overlay's no more, and the others are joined without it.
+/// Removes `host` and its devices from the overlay, and links the remaining hosts without it.
 pub fn leave(cluster: &Arc<Cluster>, inner: &mut Inner, host: &HostName) -> Result<(), Failure> {
     changes::take_all_away(cluster, inner, host)?;
     let plan = inner.network.plan();
@@ -146,28 +147,28 @@ impl Inner {
     fn order(&self, orders: impl IntoIterator<Item = Order>) {
         for Order { to, what } in orders {
             let Ok(message) = Encoded::new(&FromCoordinator::Net(what)) else {
-                tracing::error!("what {} nodes are to know of the overlay is too long to be told", to.len());
+                tracing::error!("the overlay's state is too large for a message to {} nodes", to.len());
                 continue;
             };
             for node in to.iter().filter_map(|host| self.nodes.get(host)) {
-                // A connection that does not take it is lost, and found so by its reader.
+                // If the outbox is closed, the reader of the connection detects the loss.
                 let _ = node.outbox.send_encoded(&message);
             }
         }
     }
 
-    /// Tells all nodes that the overlay joins.
+    /// Sends an order to all nodes of the overlay.
     fn order_all(&self, what: ToNode) {
         let to = self.network.plan().members().cloned().collect();
         self.order([Order { to, what }]);
     }
 
-    /// Tells the node of `host` which devices it is to have.
+    /// Sends the node of `host` the list of its devices.
     fn settle(&self, host: &HostName) {
         self.order([Order { to: vec![host.clone()], what: self.devices.of_host(host) }]);
     }
 
-    /// Tells the node of `host` of its devices and of all stations.
+    /// Sends the node of `host` its devices and the locations of all stations.
     fn tell_devices(&self, host: &HostName) {
         self.settle(host);
         let number = |host: &str| self.network.plan().number(&HostName::new(host).ok()?);
@@ -204,9 +205,9 @@ mod tests {
                 (0..MOST_NUMBERS / 3).map(|other| HostName::new(&format!("n{round}-{other}")).unwrap());
             lay(inner, others.collect());
         }
-        assert_eq!(number(inner, &h2), None, "that number is forgotten");
+        assert_eq!(number(inner, &h2), None, "the number is forgotten");
         lay(inner, [h1.clone(), h2.clone()].into());
-        // Nodes that know the station already would not believe that it is elsewhere, as it has not moved.
+        // h1 keeps its number, because nodes ignore a new location with an unchanged epoch.
         assert_eq!(number(inner, &h1), Some(had));
         assert!(number(inner, &h2).is_some_and(|number| number != had && number.0 > 2));
         let entry = inner.devices.entry(device.mac, |_| number(inner, &h1)).unwrap();

@@ -1,4 +1,4 @@
-//! The nodes' connections.
+//! Connections of nodes.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -31,16 +31,16 @@ use crate::names;
 use crate::network;
 use crate::removal;
 
-/// How long a node may take to say who it is.
+/// Time limit for a node's Hello.
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long a node may wait for its place, before it has to try again: longer than a connection can be dead without being
-/// known to be ([`SILENCE`](rpc::channel::SILENCE)).
+/// How long a node waits for its name, before it has to reconnect: longer than a dead connection can stay
+/// undetected ([`SILENCE`](rpc::channel::SILENCE)).
 const PLACE_LIMIT: Duration = Duration::from_secs(10);
 
 static SERIALS: AtomicU64 = AtomicU64::new(1);
 
-/// Accepts nodes for as long as it is polled.
+/// Accepts connections of nodes for as long as it is polled.
 pub async fn accept(cluster: Arc<Cluster>, endpoint: Endpoint, listener: TcpListener) {
     let lobby = Lobby::new();
     let complaints = Arc::new(Mutex::new(pace::complaints()));
@@ -58,7 +58,7 @@ pub async fn accept(cluster: Arc<Cluster>, endpoint: Endpoint, listener: TcpList
                     continue;
                 }
             }
-            Err(error) => tracing::warn!("no connection accepted: {error}"),
+            Err(error) => tracing::warn!("cannot accept a connection: {error}"),
         }
         tokio::time::sleep(PAUSE).await;
     }
@@ -70,7 +70,7 @@ fn is_host(cluster: &Cluster, address: IpAddr) -> bool {
 
 fn cut_off(address: SocketAddr, error: &io::Error, complaints: &Mutex<Pace>) {
     if complaints.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now()) {
-        tracing::warn!("the node at {address} is cut off: {error}");
+        tracing::warn!("connection from node {address} closed: {error}");
     }
 }
 
@@ -87,7 +87,7 @@ async fn converse(
     let hello = timeout(HELLO_LIMIT, inbox.receive()).await??;
     drop(permit);
     let Some(FromNode::Hello { version, address, here, runs_instances }) = hello else {
-        return Err(io::Error::other("its first message is no Hello"));
+        return Err(io::Error::other("the first message of the node is not Hello"));
     };
     let address = reachable_address(address, from);
     let serial = SERIALS.fetch_add(1, Ordering::Relaxed);
@@ -100,9 +100,9 @@ async fn converse(
         Ok(host) => host,
         Err(refusal) => {
             let _ = link.outbox.send(&refusal);
-            // The connection must last until the node has read why.
+            // Keep the connection open until the node has read the refusal.
             let _ = timeout(HELLO_LIMIT, inbox.receive()).await;
-            return Err(io::Error::other(format!("it is refused: {refusal:?}")));
+            return Err(io::Error::other(format!("the node was refused: {refusal:?}")));
         }
     };
     report_lost(cluster, &host, &here);
@@ -114,18 +114,20 @@ async fn converse(
 fn accept_host(name: &str, version: u16) -> Result<HostName, String> {
     if version != VERSION {
         return Err(format!(
-            "it speaks version {version}, the coordinator version {VERSION}: install the same release on all hosts"
+            "the node speaks protocol version {version}, the coordinator version {VERSION}: install the same release on all hosts"
         ));
     }
     if name == COORDINATOR {
-        return Err(format!("no host may be called {COORDINATOR}: issue it a certificate for its own name"));
+        return Err(format!(
+            "the host name {COORDINATOR} is reserved: issue the host a certificate for another name"
+        ));
     }
     HostName::new(name).map_err(|error| error.to_string())
 }
 
-/// Lets the node of `host` take part as soon as no other one has its name. One that has it may be the same node, from where its
-/// address was before, over a connection that is dead and not yet known to be: whether it is shows by the answer to a question,
-/// or by the end of that connection.
+/// Registers the node of `host` as soon as no other node has its name. The holder of the name may be the same node at its
+/// former address, over a dead connection whose loss is not yet detected: the coordinator then waits for the answer to a probe,
+/// or for the end of that connection.
 async fn take_place(
     cluster: &Arc<Cluster>,
     host: HostName,
@@ -140,7 +142,7 @@ async fn take_place(
         let ask =
             |number| former.outbox.send(&FromCoordinator::AskNet { number, question: Question::UpToDate });
         tokio::select! {
-            // Also an answer that it cannot do what is asked is one.
+            // A negative answer also proves that the node is alive.
             Ok(_) = former.pending.ask(PLACE_LIMIT, ask) => {
                 return Err(FromCoordinator::Refused { reason: name_is_taken(known) });
             }
@@ -149,7 +151,7 @@ async fn take_place(
     }
 }
 
-/// Lets the node of `host` take part, unless it was removed. Returns which node keeps it from that, and where it is, if one does.
+/// Registers the node of `host`, unless it was removed. If another node occupies the name, returns that node and its address.
 fn enter(
     cluster: &Arc<Cluster>,
     host: &HostName,
@@ -168,8 +170,8 @@ fn enter(
     Ok(occupant)
 }
 
-/// A node that comes again, where it was, takes the place of its former connection, not of a later one. Another one by the same
-/// name must not: it would be believed that the instances of the first are gone.
+/// A node that reconnects from its former address replaces its previous connection, but not a later one. Another node with the same
+/// name must not: the coordinator would conclude that the first node's instances are lost.
 fn occupant(
     inner: &Inner,
     host: &HostName,
@@ -182,20 +184,20 @@ fn occupant(
 
 fn name_is_taken(known: SocketAddr) -> String {
     format!(
-        "the node of this name at {known} is connected: stop that one, or let this one have a name of its own"
+        "another node of this name, at {known}, is connected: stop that one, or give this one another name"
     )
 }
 
-/// Where others reach the node: where it says, or, if it listens everywhere, where it comes from.
+/// The address at which others reach the node: the one it reports, or its source address if it listens on all addresses.
 fn reachable_address(said: SocketAddr, from: SocketAddr) -> SocketAddr {
     if said.ip().is_unspecified() { SocketAddr::new(from.ip(), said.port()) } else { said }
 }
 
-// A node comes into the list and into the machine under one lock, and goes so: else a host that is listed cannot be
-// moved to yet, and a connection that ends while its successor comes takes that away from the machine.
+// The list of hosts and the machine change under one lock. Otherwise a listed host might not yet be a valid destination, and
+// the loss of a connection might remove its successor from the machine.
 
 fn register(cluster: &Arc<Cluster>, inner: &mut Inner, host: &HostName, link: NodeLink, address: SocketAddr) {
-    tracing::info!("host {host} is connected, at {address}");
+    tracing::info!("host {host} connected from {address}");
     inner.log.note(&Occurrence::HostConnected { host: host.to_string(), address: address.to_string() });
     inner.hosts.insert(host.clone(), address);
     inner.nodes.insert(host.clone(), link);
@@ -211,7 +213,7 @@ fn unregister(cluster: &Cluster, host: &HostName, link: &NodeLink) {
     link.pending.close();
     let mut inner = cluster.lock();
     if is_present(&inner, host, link) {
-        tracing::info!("host {host} is lost");
+        tracing::info!("host {host} disconnected");
         inner.log.note(&Occurrence::HostLost { host: host.to_string() });
         inner.nodes.remove(host);
         inner.network.disconnected(host);
@@ -220,7 +222,7 @@ fn unregister(cluster: &Cluster, host: &HostName, link: &NodeLink) {
     cluster.link_ended.notify_waiters();
 }
 
-/// Instances that should be on a host which does not know of them ended with its former state.
+/// Instances whose host no longer knows them ended when the host lost its state.
 fn report_lost(cluster: &Cluster, host: &HostName, here: &[Vid]) {
     let lost: Vec<_> = {
         let inner = cluster.lock();
@@ -245,12 +247,12 @@ async fn listen(
     inbox: &mut Inbox<FromNode>,
 ) -> io::Result<()> {
     while let Some(message) = inbox.receive().await? {
-        // Of one that was removed, or replaced, something may have come before its connection ended.
+        // A message from a removed or replaced node may still be queued.
         if !is_present(&cluster.lock(), host, link) {
             return Ok(());
         }
         match message {
-            FromNode::Hello { .. } => return Err(io::Error::other("it says Hello twice")),
+            FromNode::Hello { .. } => return Err(io::Error::other("the node sent a second Hello")),
             FromNode::Moves(message) => {
                 cluster.input(Input::Message { from: host.clone(), message });
             }
@@ -270,7 +272,7 @@ async fn listen(
     Ok(())
 }
 
-/// The kernel has ended so many processes of an instance, at a limit or without one.
+/// Logs that the kernel's OOM killer has ended processes of an instance, at a memory limit or for the whole host.
 fn note_shortage(inner: &Inner, host: &HostName, vid: Vid, (processes, limit_bytes): (u64, Option<u64>)) {
     if let Some(instance) = inner.machine.image().instances.get(&vid) {
         let (instance, host) = (instance.name.clone(), host.to_string());
@@ -278,7 +280,7 @@ fn note_shortage(inner: &Inner, host: &HostName, vid: Vid, (processes, limit_byt
     }
 }
 
-/// A connection that another one has replaced is not heard any more: what it says may be older.
+/// Whether this connection is current. Messages from a replaced connection are ignored, because they may be stale.
 fn is_present(inner: &Inner, host: &HostName, link: &NodeLink) -> bool {
     inner.nodes.get(host).is_some_and(|present| present.serial == link.serial)
 }
@@ -384,12 +386,12 @@ mod tests {
         register(&cluster, &mut cluster.lock(), &host, link.clone(), here);
         assert_eq!(keeps(3, here), None);
         assert_eq!(keeps(3, there), Some(here));
-        assert_eq!(keeps(1, here), Some(here), "it has waited while a later one came");
+        assert_eq!(keeps(1, here), Some(here), "a later connection arrived while it waited");
         unregister(&cluster, &host, &link);
         assert_eq!(keeps(3, there), None);
     }
 
-    /// Where the node of h1 is, and which of its connections that is.
+    /// The port of h1's node, and the serial number of its connection.
     fn place(world: &World) -> (u16, u64) {
         let (inner, host) = (world.cluster.lock(), HostName::new("h1").unwrap());
         (inner.hosts[&host].port(), inner.nodes[&host].serial)
@@ -418,8 +420,8 @@ mod tests {
         let (number, _) = first.hear_question().await;
         first.answer(number, Err("no overlay joins it".into()));
         let Some(FromCoordinator::Refused { reason }) = second.hear_any().await else { panic!("it is not") };
-        let known = format!("at 127.0.0.1:{} is connected", before.0);
-        assert!(reason.contains(&known) && reason.contains("a name of its own"), "{reason}");
+        let known = format!("at 127.0.0.1:{}, is connected", before.0);
+        assert!(reason.contains(&known) && reason.contains("another name"), "{reason}");
         assert_eq!(place(&world), before);
     }
 }

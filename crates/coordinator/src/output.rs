@@ -1,4 +1,4 @@
-//! What an instance's command has written, wherever it is.
+//! Output of instances' commands (`transhume logs`).
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,17 +15,17 @@ use crate::cluster::{Cluster, Inner};
 use crate::failure;
 use crate::server::Client;
 
-/// How long a host may take to answer, beyond the time that it waits for output.
+/// Time limit for a host's answer, in addition to the time that it waits for output.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
-/// Before a host is asked again that did not answer, or an instance is looked up that is being moved.
+/// Interval before a host that did not answer is asked again, and before a moving instance is located again.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// The most bytes of output in one event: as text it takes up to six times as many.
+/// The most bytes of output in one event: as text they take up to six times as many.
 const EVENT_LIMIT: usize = 64 * 1024;
 
-/// Sends what the instance's command has written behind `after`, and with `follow` goes on until it ends. The
-/// command waits for a client that follows, for as long as that takes something now and then.
+/// Sends the output of the instance's command after position `after`; with `follow`, goes on until the command ends. A
+/// following client applies back-pressure to the command, as long as it reads now and then.
 ///
 /// # Errors
 /// If the client cannot be told.
@@ -48,13 +48,13 @@ pub async fn logs(
     outcome
 }
 
-/// A number that no other follower has. Those of a former coordinator are gone with it.
+/// A unique follower number. The followers of a previous coordinator ended with it.
 fn new_follower() -> Follower {
     static FOLLOWERS: AtomicU64 = AtomicU64::new(1);
     FOLLOWERS.fetch_add(1, Ordering::Relaxed)
 }
 
-/// A host that cannot be told finds out by itself.
+/// If the host cannot be told, it removes the follower after a timeout.
 async fn unfollow(cluster: &Cluster, vid: Vid, follower: Follower) {
     let place = place(&cluster.lock(), vid);
     if let Some(Place { host, exit: None }) = place {
@@ -94,7 +94,7 @@ async fn copy(
             Ok(Read { exit: Some(code), .. }) if follow => Event::Exited { code },
             Ok(_) if !follow => Event::Done,
             Err(failure) if !follow => Event::Failed(failure),
-            // Nothing new, or no answer: an instance that has ended has no more to say.
+            // No new output, or no answer: check whether the instance has ended.
             nothing => {
                 let Some(exit) = exit else {
                     tokio::select! {
@@ -114,7 +114,7 @@ async fn copy(
     }
 }
 
-/// How an instance has ended that has no more to say.
+/// The last event for an instance that has ended.
 fn end_of(name: &str, exit: Exit) -> Event {
     match exit {
         Exit::Code(code) => Event::Exited { code },
@@ -123,8 +123,8 @@ fn end_of(name: &str, exit: Exit) -> Event {
     }
 }
 
-/// What is missing before position `first` for a reader that had come to `next`, if anything is: in how many pieces, where
-/// that is known. At its begin a reader takes what is kept.
+/// The gap before position `first` for a reader that expects position `next`: `None` if there is no gap, else the number of lost
+/// pieces if it is known. A reader that starts at the beginning has no gap.
 fn missing(next: u64, first: u64, gapless: bool) -> Option<Option<u64>> {
     if Output::died_between(next, first) {
         return Some(None);
@@ -150,11 +150,11 @@ fn place(inner: &Inner, vid: Vid) -> Option<Place> {
     Some(Place { host: ended.instance.host.clone(), exit: Some(ended.exit.clone()) })
 }
 
-/// What a host has given to read.
+/// Output that a host has returned.
 struct Read {
     chunks: Vec<Chunk>,
     next: u64,
-    /// How the command ended, if it has.
+    /// The exit status of the command, if it has ended.
     exit: Option<i32>,
 }
 
@@ -178,7 +178,7 @@ async fn ask(
     }
 }
 
-/// The events for chunks that end at `end`: in their order, neighbours of the same stream in one.
+/// Converts chunks that end at `end` to events, in order, and joins adjacent chunks of the same stream.
 fn events(chunks: Vec<Chunk>, end: Position) -> Vec<Event> {
     let mut events: Vec<Event> = Vec::new();
     let mut next = end.next - chunks.len() as u64;

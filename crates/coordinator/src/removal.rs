@@ -1,8 +1,8 @@
-//! Hosts that are removed: they take no part any more, whatever certificate they show.
+//! Removal of hosts: the revocation of a host's certificate.
 //!
-//! What makes it so is one record (see [`members`](crate::members)); all that follows here is done again by removing the host again.
-//! A host that has to do with an instance stays: whether that runs there nobody knows but the host. If somebody says that its machine is gone
-//! for good, its instances are lost, as soon as nobody accepts the host any more.
+//! One record in the store is decisive (see [`members`](crate::members)); removing the host again repeats everything that follows from it.
+//! A host that instances use is not removed, because only the host knows whether they run there. If the user declares the machine lost,
+//! its instances are lost too, as soon as the other nodes reject the host.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,20 +19,20 @@ use crate::cluster::{Cluster, Inner};
 use crate::members::MOST_REMOVED;
 use crate::{drain, failure, hosts, network};
 
-/// How long nodes may take to end what they have with the host.
+/// Time limit for nodes to close their connections with the removed host.
 const TELLING_LIMIT: Duration = Duration::from_secs(5);
 
-/// Removes a host. When this returns nobody accepts it any more who is connected to the coordinator. `is_lost`: its machine is
+/// Removes a host. When this returns, all connected nodes reject the host. `is_lost`: the machine is
 /// gone for good.
 pub async fn remove(cluster: &Arc<Cluster>, name: &str, is_lost: bool) -> Result<Event, Failure> {
     let (host, revoked_tokens) = dismiss(cluster, name, is_lost)?;
     let untold = tell_nodes(cluster).await;
-    // Not before: who is started in their place has them as neighbours no more.
+    // Only afterwards: instances started as replacements must not have the lost ones as neighbours.
     let lost_instances = if is_lost { lose_instances(cluster, &host)? } else { Vec::new() };
     Ok(Event::HostRemoved(HostRemoved { host: host.to_string(), revoked_tokens, lost_instances, untold }))
 }
 
-/// Does what the coordinator has to do by itself. Returns the tokens that were good.
+/// Makes the changes at the coordinator. Returns the tokens that were revoked.
 fn dismiss(cluster: &Arc<Cluster>, name: &str, is_lost: bool) -> Result<(HostName, Vec<u64>), Failure> {
     let _nobody_joins = cluster.admission.get().map(|admission| admission.pause());
     let inner = &mut *cluster.lock();
@@ -42,7 +42,7 @@ fn dismiss(cluster: &Arc<Cluster>, name: &str, is_lost: bool) -> Result<(HostNam
     let keys = noted.into_iter().chain(shown);
     let removed = inner.members.remove(&inner.store, &host, keys, SystemTime::now());
     let revoked = removed.map_err(|error| cluster.not_written(inner, error))?;
-    tracing::info!("host {host} is removed");
+    tracing::info!("host {host} was removed");
     inner.log.note(&Occurrence::HostRemoved { host: host.to_string() });
     cut_off(cluster, inner, &host);
     inner.tell_removed(cluster);
@@ -55,10 +55,10 @@ fn dismiss(cluster: &Arc<Cluster>, name: &str, is_lost: bool) -> Result<(HostNam
     Ok((host, revoked))
 }
 
-/// Ends the instances of `host` as lost, and its part in moves. Returns their names.
+/// Ends the instances of `host` as lost, and its part in moves. Returns the names of the instances.
 fn lose_instances(cluster: &Cluster, host: &HostName) -> Result<Vec<String>, Failure> {
     let inner = &mut *cluster.lock();
-    // Another machine has joined by the name, and has said already that it does not know them.
+    // Another machine has already joined with this name and reported that it does not know these instances.
     if inner.nodes.contains_key(host) {
         return Ok(Vec::new());
     }
@@ -68,7 +68,7 @@ fn lose_instances(cluster: &Cluster, host: &HostName) -> Result<Vec<String>, Fai
     let outputs = inner.machine.lose(host, &format!("host {host} is gone for good"), cluster.now());
     cluster.perform(inner, outputs);
     inner.check_whole()?;
-    // Its move was committed just now.
+    // Its move was committed a moment ago.
     inner.machine.leaves(host).map_or(Ok(names), |id| Err(failure::still_leaving(host, id)))
 }
 
@@ -97,7 +97,7 @@ fn removable(cluster: &Cluster, inner: &Inner, name: &str, is_lost: bool) -> Res
     }
 }
 
-/// Nothing shows that `host` is still there, or needed.
+/// Checks that `host` shows no sign of life and that no move depends on it.
 fn check_lost(inner: &Inner, host: &HostName) -> Result<(), Failure> {
     if inner.nodes.contains_key(host) {
         return Err(failure::host_not_lost(host));
@@ -108,7 +108,7 @@ fn check_lost(inner: &Inner, host: &HostName) -> Result<(), Failure> {
     }
 }
 
-/// The instances that are on `host`, or come there, or leave it.
+/// The instances that are on `host`, or move to it or away from it.
 fn instances_of(inner: &Inner, host: &HostName) -> Vec<String> {
     let image = inner.machine.image();
     let moving = image.moves.values().filter(|record| record.hosts().any(|other| other == host));
@@ -120,7 +120,7 @@ fn instances_of(inner: &Inner, host: &HostName) -> Vec<String> {
     names
 }
 
-/// The node of `host` is not listened to any more, also if it has said something already.
+/// Drops the node's connection and ignores its queued messages.
 fn cut_off(cluster: &Cluster, inner: &mut Inner, host: &HostName) {
     inner.hosts.remove(host);
     let Some(link) = inner.nodes.remove(host) else { return };
@@ -130,7 +130,7 @@ fn cut_off(cluster: &Cluster, inner: &mut Inner, host: &HostName) {
 }
 
 impl Inner {
-    /// Tells everyone whom to believe no more, and ends connections with those.
+    /// Sends the revocation list to all nodes, and closes connections with removed hosts.
     pub fn tell_removed(&self, cluster: &Cluster) {
         let removed = self.members.list();
         self.send_all(&FromCoordinator::Removed { number: None, removed: removed.clone() });
@@ -138,7 +138,7 @@ impl Inner {
     }
 }
 
-/// Waits until all nodes believe the list as it is. Returns the hosts that have not said so.
+/// Waits until all nodes confirm the current revocation list. Returns the hosts that have not confirmed it.
 async fn tell_nodes(cluster: &Arc<Cluster>) -> Vec<String> {
     let (nodes, mut untold) = {
         let inner = cluster.lock();
@@ -164,18 +164,17 @@ async fn tell_nodes(cluster: &Arc<Cluster>) -> Vec<String> {
     untold.iter().map(HostName::to_string).collect()
 }
 
-/// What a node is told whose host was removed.
+/// The reason that the node of a removed host gets.
 pub fn farewell(cluster: &Cluster, host: &str) -> String {
     let remedy = match cluster.admission.get() {
-        Some(admission) => format!(
-            "it joins again with `transhume net up --join` and a new token: {}",
-            admission.way_to_a_token()
-        ),
+        Some(admission) => {
+            format!("to join again, {} and use it with `transhume net up --join`", admission.way_to_a_token())
+        }
         None => {
-            "issue it a certificate for another name with `transhume pki`, and start it anew with that".into()
+            "issue a certificate for another name with `transhume pki`, and restart the node with it".into()
         }
     };
-    reason(&format!("the host `{host}` was removed from the cluster"), &remedy)
+    reason(&format!("host `{host}` was removed from the cluster"), &remedy)
 }
 
 #[cfg(test)]
@@ -199,7 +198,7 @@ mod tests {
         }
     }
 
-    /// An instance on `host`.
+    /// Starts an instance on `host`.
     fn start(world: &World, name: &str, host: &str) {
         let inner = &mut *world.cluster.lock();
         let vid = inner.store.allocate_vid(|_| true).unwrap();
@@ -233,14 +232,11 @@ mod tests {
             assert!(!inner.network.plan().is_member(&host("h2")) && inner.devices.count(&host("h2")) == 0);
         }
         let Some(FromCoordinator::Dismissed { reason }) = world.refused("h2").await else {
-            panic!("it is let in")
+            panic!("the removed host was accepted")
         };
-        assert!(
-            reason.contains("the host `h2` was removed") && reason.contains("`transhume pki`"),
-            "{reason}"
-        );
+        assert!(reason.contains("host `h2` was removed") && reason.contains("`transhume pki`"), "{reason}");
         assert!(!world.cluster.lock().hosts.contains_key(&host("h2")));
-        // Once more is once: what may have been left to do is done.
+        // Repeating the removal is harmless: it completes unfinished steps.
         assert_eq!(removed(&world, "h2").await.revoked_tokens, Vec::<u64>::new());
         let list = world.cluster.lock().members.list();
         assert!(list.bars(&Peer { name: "h2".into(), key: KeyId::of(b"any") }));
@@ -272,7 +268,10 @@ mod tests {
         );
         world.lose("h1", node).await;
         let refused = remove(&world.cluster, "h1", false).await.unwrap_err();
-        assert!(refused.message.contains("`job1`") && refused.remedy.contains("nobody knows"), "{refused:?}");
+        assert!(
+            refused.message.contains("`job1`") && refused.remedy.contains("may still run there"),
+            "{refused:?}"
+        );
         assert!(!world.cluster.lock().members.is_removed(&host("h1")));
         assert!(refused.remedy.contains("`transhume host remove h1 --lost`"), "{refused:?}");
         assert!(remove(&world.cluster, "h9", false).await.unwrap_err().message.contains("no host `h9`"));
@@ -304,9 +303,9 @@ mod tests {
             assert_eq!(left, ["job3"]);
             assert!(inner.has_ended("job1") && !inner.hosts.contains_key(&host("h1")));
         }
-        // It comes back, and is told that it is nobody any more.
+        // The host comes back and is told that it was removed.
         assert!(matches!(world.refused("h1").await, Some(FromCoordinator::Dismissed { .. })));
-        // What the name of an instance is given to has nothing to do with it.
+        // The record of a name's former owner does not affect its current owner.
         start(&world, "job1", "h2");
         assert_eq!(lost(&world, "h1").await.lost_instances, Vec::<String>::new());
         assert!(world.cluster.lock().find("job1").is_some());

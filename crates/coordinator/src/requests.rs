@@ -1,4 +1,4 @@
-//! What the command line can ask for.
+//! Dispatches requests of the command line.
 
 use std::io;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::{
     output, removal, restore,
 };
 
-/// Fulfils a request, and tells the client.
+/// Executes a request and sends the result to the client.
 ///
 /// # Errors
 /// If the client cannot be told.
@@ -76,12 +76,12 @@ async fn wait(cluster: &Cluster, name: &str, client: &mut Client) -> Result<Even
         }
         tokio::select! {
             () = ended => {}
-            () = client.gone() => return Err(Failure::new("the client has gone away", "")),
+            () = client.gone() => return Err(Failure::new("the client has disconnected", "")),
         }
     }
 }
 
-/// How the instance ended, if it has.
+/// The event of the instance's end, if it has ended.
 fn ended_as(inner: &Inner, name: &str) -> Result<Option<Event>, Failure> {
     if inner.find(name).is_some() {
         return Ok(None);

@@ -1,24 +1,24 @@
-//! Restores of checkpoints: all instances run again, or none.
+//! Restores checkpoints: all instances run again, or none.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use api::{Event, Failure, GroupMove, RestoreRequest};
-use fabric::Vid;
+use fabric::{NetworkKind, Vid};
 use instance::Blueprint;
-use moves::HostName;
 use moves::coordinator::{AddError, RestoreRefusal, SavedInstance};
+use moves::journal::Instance;
+use planner::{Assignment, Goal, New};
 use tokio::task::spawn_blocking;
 
 use crate::cluster::{Cluster, Inner};
 use crate::follow::Events;
-use crate::placement::{self, Planned};
 use crate::server::{Client, User};
-use crate::{checkpoint, failure, group, instances, moving};
+use crate::{checkpoint, failure, group, instances, moving, planning};
 
-/// Restores the instances of a checkpoint, and tells the client how that goes on.
+/// Restores the instances of a checkpoint and reports progress to the client.
 ///
 /// # Errors
 /// If the client cannot be told.
@@ -59,74 +59,58 @@ async fn begin(
     Ok(moves)
 }
 
-/// Checks that the address of a saved instance was not given to a device of the overlay since.
+/// Checks that no overlay device has been given the address of a saved instance meanwhile.
 ///
 /// # Errors
-/// If it was: of the two, one would be lost to others.
+/// If one has: with a duplicate address, one of the two would be unreachable.
 fn check_address(inner: &Inner, vid: Vid, name: &str) -> Result<(), Failure> {
     let address = instances::address(vid);
     let Some((host, device)) = inner.devices.with_address(address.into()) else { return Ok(()) };
     Err(Failure::new(
-        format!("{address}, the address of `{name}`, is that of the device {device} on {host} now"),
-        format!("unplug that one first, if it may go: `transhume net detach {host} {device}`"),
+        format!("the address {address} of `{name}` now belongs to device {device} on {host}"),
+        format!("if the device is not needed, detach it first: `transhume net detach {host} {device}`"),
     ))
 }
 
-/// Gives each instance that of the hosts which will have the fewest. Without `hosts` it is one of all that are up and not drained.
+/// Assigns each instance the host that will have the fewest instances. Empty `hosts` means all that are connected and not drained.
 fn place(
     inner: &Inner,
     saved: Vec<(Vid, SavedInstance)>,
     hosts: &[String],
 ) -> Result<Vec<(Vid, SavedInstance)>, Failure> {
-    let hosts: Vec<HostName> = match hosts {
-        [] => instances::usable_hosts(inner).cloned().collect(),
-        named => named.iter().map(|host| instances::usable_host(inner, host)).collect::<Result<_, _>>()?,
-    };
-    let mut load: HashMap<_, _> =
-        hosts.into_iter().map(|host| (host.clone(), instances::instances_on(inner, &host))).collect();
-    let mut placed: Vec<(Vid, SavedInstance)> = Vec::new();
-    for (vid, mut saved) in saved {
-        let blueprint = Blueprint::decode(&saved.instance.spec).map_err(|error| {
-            Failure::new(
-                format!("the checkpoint of `{}` cannot be used: {error}", saved.instance.name),
-                "restore it with the release that has made the checkpoint",
-            )
-        })?;
-        if blueprint.spec.name.as_str() != saved.instance.name {
-            return Err(Failure::new(
-                format!("`{}` is called `{}` in its description", saved.instance.name, blueprint.spec.name),
-                "restore a checkpoint as it was written",
-            ));
-        }
-        let suits = |host: &HostName| {
-            inner.check_network(host, blueprint.spec.network_kind)?;
-            placement::check(inner, None, &saved.instance.placement, host, &Planned::new())?;
-            let beside = placed.iter().map(|(_, other)| &other.instance).filter(|other| other.host == *host);
-            placement::check_beside(&saved.instance.placement, beside, host)
-        };
-        let host = emptiest(&load, suits)?;
-        *load.entry(host.clone()).or_default() += 1;
-        saved.instance.host = host;
-        placed.push((vid, saved));
+    let hosts = planning::usable_hosts(inner, hosts)?;
+    let networks: Vec<_> =
+        saved.iter().map(|(_, saved)| network_of(&saved.instance)).collect::<Result<_, _>>()?;
+    let new = saved.iter().zip(&networks).map(|((_, SavedInstance { instance, .. }), network)| New {
+        name: &instance.name,
+        placement: &instance.placement,
+        network: *network,
+    });
+    let instances: Vec<_> = new.collect();
+    let goal = Goal::Start { instances: &instances, hosts: &hosts };
+    let planned = planner::plan(&planning::view(inner), &goal).map_err(planning::refused)?;
+    let mut placed = saved;
+    for Assignment { which, to } in planned {
+        placed[which].1.instance.host = to;
     }
     Ok(placed)
 }
 
-/// That of the hosts with the least load which suits; if none does, why the first does not.
-fn emptiest(
-    load: &HashMap<HostName, u32>,
-    suits: impl Fn(&HostName) -> Result<(), Failure>,
-) -> Result<HostName, Failure> {
-    let mut hosts: Vec<_> = load.iter().map(|(host, load)| (*load, host)).collect();
-    hosts.sort();
-    let mut refused = None;
-    for (_, host) in hosts {
-        match suits(host) {
-            Ok(()) => return Ok(host.clone()),
-            Err(failure) => drop(refused.get_or_insert(failure)),
-        }
+/// The network that a saved instance needs.
+fn network_of(instance: &Instance) -> Result<NetworkKind, Failure> {
+    let blueprint = Blueprint::decode(&instance.spec).map_err(|error| {
+        Failure::new(
+            format!("cannot decode the blueprint of `{}`: {error}", instance.name),
+            "restore it with the release that made the checkpoint",
+        )
+    })?;
+    if blueprint.spec.name.as_str() != instance.name {
+        return Err(Failure::new(
+            format!("`{}` is called `{}` in its blueprint", instance.name, blueprint.spec.name),
+            "restore an unmodified copy of the checkpoint",
+        ));
     }
-    Err(refused.unwrap_or_else(instances::no_usable_host))
+    Ok(blueprint.spec.network_kind)
 }
 
 fn refused(
@@ -138,19 +122,17 @@ fn refused(
     let name = placed.get(&vid).map(|saved| saved.instance.name.as_str()).unwrap_or_default();
     let other = inner.machine.image().instances.get(&vid).map(|instance| instance.name.as_str());
     let in_the_way = |what: String, other| {
-        Failure::new(what, format!("end that one first, if it may go: `transhume kill {other}`"))
+        Failure::new(what, format!("if that instance is not needed, end it first: `transhume kill {other}`"))
     };
     match refusal {
         RestoreRefusal::NotAdmitted(refusal) => failure::of_refusal(refusal, name),
         RestoreRefusal::NotAddable(AddError::VidTaken(_)) if other != Some(name) => {
             let other = other.unwrap_or_default();
-            let what =
-                format!("`{name}` is known to its programs as {vid}, and that is instance `{other}` now");
+            let what = format!("`{name}` needs its identity {vid}, which instance `{other}` uses now");
             in_the_way(what, other)
         }
         RestoreRefusal::NotAddable(AddError::NameTaken(_) | AddError::VidTaken(_)) => {
-            let what =
-                format!("there is an instance `{name}` already, and a restored one is called as it was");
+            let what = format!("an instance `{name}` already exists, and a restored instance keeps its name");
             in_the_way(what, name)
         }
         RestoreRefusal::NotAddable(error) => failure::of_add_error(error),
@@ -175,7 +157,7 @@ mod tests {
         check_address(&inner, before, "job").unwrap();
         let refused = check_address(&inner, its, "job").unwrap_err().to_string();
         assert!(
-            refused.contains("10.77.1.2, the address of `job`, is that of the device tap1 on h1"),
+            refused.contains("the address 10.77.1.2 of `job` now belongs to device tap1 on h1"),
             "{refused}"
         );
     }

@@ -1,4 +1,4 @@
-//! The socket of the command line: one request a connection, answered by lines.
+//! The socket of the command line: one request per connection, answered by JSON lines.
 
 use std::fs;
 use std::io;
@@ -17,20 +17,20 @@ use tokio::time::timeout;
 use crate::cluster::Cluster;
 use crate::requests;
 
-/// How long a client may take to say what it wants, and to take what it is told.
+/// Time limit for a client to send its request, and to read each event.
 const CLIENT_LIMIT: Duration = Duration::from_secs(30);
 
 /// The most clients at a time.
 const MAX_CLIENTS: usize = 1024;
 
-/// Who makes a request.
+/// The user that makes a request.
 #[derive(Clone, Copy, Debug)]
 pub struct User {
     pub user: u32,
     pub group: u32,
 }
 
-/// The file of a coordinator's socket. It is removed when this is dropped, unless another one is there by then.
+/// The file of the coordinator's socket. Dropping this removes the file, unless another coordinator has replaced it.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
@@ -40,26 +40,26 @@ pub struct SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if identity(&self.path).is_ok_and(|found| found == self.own) {
-            // One that stays is replaced by the next coordinator.
+            // A file that remains is replaced by the next coordinator.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// What tells a file from another one that has had, or gets, its name.
+/// Identifies a file independently of its name.
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
     let found = fs::symlink_metadata(path)?;
     Ok((found.dev(), found.ino()))
 }
 
-/// A socket at `path` that only its owner can open. One that nobody listens on any more is replaced.
+/// Creates a socket at `path` that only its owner can open. A stale socket file is replaced.
 pub fn listen(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     if std::os::unix::net::UnixStream::connect(path).is_ok() {
-        return Err(io::Error::new(io::ErrorKind::AddrInUse, "another coordinator listens there"));
+        return Err(io::Error::new(io::ErrorKind::AddrInUse, "another coordinator listens on this socket"));
     }
     let directory = path.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(directory)?;
-    // It gets its name when nobody else can open it any more.
+    // The socket gets its final name only after its permissions are restricted.
     let fresh = path.with_extension("new");
     match fs::remove_file(&fresh) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -82,13 +82,13 @@ pub async fn accept(cluster: Arc<Cluster>, listener: UnixListener) {
                 let cluster = cluster.clone();
                 tokio::spawn(async move {
                     if let Err(error) = serve(&cluster, stream).await {
-                        tracing::debug!("a client is cut off: {error}");
+                        tracing::debug!("client connection closed: {error}");
                     }
                     drop(permit);
                 });
             }
             Err(error) => {
-                tracing::warn!("no client accepted: {error}");
+                tracing::warn!("cannot accept a client: {error}");
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         }
@@ -106,13 +106,13 @@ async fn serve(cluster: &Arc<Cluster>, stream: UnixStream) -> io::Result<()> {
     match api::from_line::<Request>(&line) {
         Ok(request) => requests::fulfil(cluster, request, user, &mut client).await,
         Err(error) => {
-            let help = "use the command line of the same release as the coordinator";
-            client.say(&Event::Failed(Failure::new(format!("the request is {error}"), help))).await
+            let help = "use a command line of the same release as the coordinator";
+            client.say(&Event::Failed(Failure::new(format!("invalid request: {error}"), help))).await
         }
     }
 }
 
-/// Whom a request's events go to.
+/// The client that receives a request's events.
 pub struct Client {
     reader: BufReader<OwnedReadHalf>,
     writer: OwnedWriteHalf,
@@ -122,13 +122,13 @@ impl Client {
     /// Sends an event.
     ///
     /// # Errors
-    /// If the client has gone away, or does not read.
+    /// If the client has disconnected, or does not read.
     pub async fn say(&mut self, event: &Event) -> io::Result<()> {
         let line = api::to_line(event).map_err(io::Error::other)?;
         timeout(CLIENT_LIMIT, self.writer.write_all(line.as_bytes())).await?
     }
 
-    /// Where it is heard, and where it is told something.
+    /// The two halves of the connection.
     pub fn parts(&mut self) -> (&mut BufReader<OwnedReadHalf>, &mut OwnedWriteHalf) {
         (&mut self.reader, &mut self.writer)
     }
@@ -161,12 +161,12 @@ mod tests {
         let first = listen(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(listen(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
-        // As one leaves it that is killed.
+        // A killed coordinator leaves its file behind.
         let (listener, file) = first;
         drop(listener);
         let second = listen(&path).unwrap();
         drop(file);
-        assert!(path.exists(), "it is the second one's");
+        assert!(path.exists(), "it belongs to the second coordinator");
         drop(second);
         assert!(!path.exists());
     }

@@ -1,5 +1,5 @@
-//! What the coordinator keeps of a session ([`fabric::session`]), without IO: what its instance and its client have not
-//! had yet.
+//! The coordinator's state of a session ([`fabric::session`]), without IO: messages that the instance and events that the client
+//! have not yet received.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use fabric::stream::{Receiving, Sending};
 
 use crate::failure;
 
-/// The most signals that the command has not been sent yet.
+/// The most signals that may be queued for the command.
 const MAX_SIGNALS: usize = 64;
 
 /// A session.
@@ -19,38 +19,38 @@ pub struct Session {
     /// The instance's name.
     name: String,
     order: Order,
-    /// The instance has taken the order.
+    /// The instance has confirmed the order.
     is_known: bool,
     open_due: bool,
     input: Sending,
     input_ended: bool,
-    /// The end of the input is to be told.
+    /// The end of input has to be sent.
     end_due: bool,
-    /// The client is to hear how much of the input is taken.
+    /// The client has to be told how much input was consumed.
     room_due: bool,
     signals: VecDeque<i32>,
-    /// How many came before `signals`.
+    /// Number of signals that were delivered and dropped from `signals`.
     signals_taken: u32,
-    /// How many of `signals` have been told since messages were lost last.
+    /// Number of `signals` that were sent since the last loss of messages.
     signals_told: usize,
-    /// The size to which the client's window has changed.
+    /// The latest size of the client's terminal window, if it has changed.
     window: Option<WindowSize>,
-    /// It is to be told.
+    /// The window size has to be sent.
     window_due: bool,
     output: [Receiving; 2],
-    /// Output that the client has not had.
+    /// Output that the client has not received.
     untold: VecDeque<(OutputStream, Vec<u8>)>,
     end: Option<(End, [u64; 2])>,
     failure: Option<Failure>,
     is_over: bool,
 }
 
-/// What a client has done that it may not.
+/// The client has exceeded a limit of the protocol.
 #[derive(Debug, PartialEq, Eq)]
 pub struct TooMuch;
 
 impl Session {
-    /// The session of a command that is to be started in the instance `name`.
+    /// A new session with a command for the instance `name`.
     pub fn new(name: &str, order: Order) -> Self {
         Self {
             name: name.to_owned(),
@@ -74,12 +74,12 @@ impl Session {
         }
     }
 
-    /// Whether the instance has taken the order.
+    /// Whether the instance has confirmed the order.
     pub fn is_known(&self) -> bool {
         self.is_known
     }
 
-    /// The client has read this for the command.
+    /// Queues input from the client.
     pub fn give(&mut self, bytes: &[u8]) -> Result<(), TooMuch> {
         if bytes.len() > self.input.room() || self.input_ended || !self.order.input {
             return Err(TooMuch);
@@ -88,12 +88,12 @@ impl Session {
         Ok(())
     }
 
-    /// The client has nothing more for the command.
+    /// Marks the end of the client's input.
     pub fn end_input(&mut self) {
         (self.input_ended, self.end_due) = (true, true);
     }
 
-    /// The client wants the command to get a signal.
+    /// Queues a signal from the client.
     pub fn signal(&mut self, signal: i32) -> Result<(), TooMuch> {
         if self.signals.len() == MAX_SIGNALS {
             return Err(TooMuch);
@@ -102,7 +102,7 @@ impl Session {
         Ok(())
     }
 
-    /// The client's window has this size now.
+    /// Records a new size of the client's window.
     pub fn resize(&mut self, size: WindowSize) -> Result<(), TooMuch> {
         if self.order.terminal.is_none() {
             return Err(TooMuch);
@@ -111,12 +111,12 @@ impl Session {
         Ok(())
     }
 
-    /// Nothing more comes of it.
+    /// Fails the session.
     pub fn fail(&mut self, failure: Failure) {
         self.failure.get_or_insert(failure);
     }
 
-    /// What the instance says of it.
+    /// Handles a message from the instance.
     pub fn hear(&mut self, message: FromSession) {
         self.is_known = true;
         match message {
@@ -131,7 +131,7 @@ impl Session {
         }
     }
 
-    /// Messages may have been lost, and the instance says how far it is; nothing, if it does not know the session.
+    /// Resumes after a possible loss of messages, from the state that the instance reports; `None` if it does not know the session.
     pub fn go_on(&mut self, state: Option<State>) {
         match state {
             Some(state) => {
@@ -157,7 +157,7 @@ impl Session {
         self.signals_told = self.signals_told.saturating_sub(taken);
     }
 
-    /// What the instance is to be told next, if anything is.
+    /// The next message for the instance, if any.
     pub fn next_message(&mut self) -> Option<ToSession> {
         if std::mem::take(&mut self.open_due) {
             return Some(ToSession::Open(self.order.clone()));
@@ -180,7 +180,7 @@ impl Session {
         std::mem::take(&mut self.end_due).then(|| ToSession::InputEnd { length: self.input.length() })
     }
 
-    /// What the client is to hear next, if anything is; nothing follows the last event.
+    /// The next event for the client, if any; nothing follows the last event.
     pub fn next_event(&mut self) -> Option<Event> {
         if self.is_over {
             return None;
@@ -198,7 +198,7 @@ impl Session {
         room.then(|| Event::InputTaken { bytes: self.input.taken() })
     }
 
-    /// How the command ended, if all that it has written is here.
+    /// The end of the command, if all of its output has arrived.
     fn whole_end(&self) -> Option<Event> {
         let (end, lengths) = self.end.as_ref()?;
         let is_whole = self.output.iter().zip(lengths).all(|(output, length)| output.arrived() == *length);

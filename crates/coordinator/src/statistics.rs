@@ -1,6 +1,6 @@
-//! How many moves there were, how long they took, and how hosts are, as Prometheus reads it.
+//! Metrics for Prometheus: number and duration of moves, and the state of hosts.
 //!
-//! Moves are counted from the begin of this coordinator, as counters of other daemons are; all else is as it is when it is asked for.
+//! Counters start at zero with each coordinator, as is usual for Prometheus; gauges show the current state.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,20 +12,20 @@ use tokio::net::TcpListener;
 use crate::cluster::Cluster;
 use crate::hosts;
 
-/// Upper bounds of blackouts, in seconds: from what an idle process needs to a large image on a slow network.
+/// Bucket bounds for blackouts, in seconds: from an idle process to a large instance on a slow network.
 const BLACKOUTS: [f64; 12] = [0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0];
 
-/// Those of whole moves.
+/// Bucket bounds for the duration of moves.
 const DURATIONS: [f64; 12] = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0, 600.0];
 
-/// The moves that are over.
+/// Statistics of completed moves.
 pub struct Statistics {
     moved: u64,
     saved: u64,
     restored: u64,
     rolled_back: u64,
     ended: u64,
-    /// In seconds, of those that moved, as below; without those during which the coordinator was restarted.
+    /// In seconds, of successful moves; moves during which the coordinator restarted are not included.
     blackouts: Tally,
     durations: Tally,
 }
@@ -38,7 +38,7 @@ impl Default for Statistics {
 }
 
 impl Statistics {
-    /// Takes a move that is over.
+    /// Adds a move that is over.
     pub fn moved(&mut self, report: &MoveReport) {
         match report.outcome {
             Outcome::Moved => self.moved += 1,
@@ -63,14 +63,14 @@ impl Statistics {
             ("ended", self.ended),
         ];
         let outcomes = outcomes.map(|(outcome, count)| (label("outcome", outcome), count));
-        let help = "Moves that are over; of those that ended, the instance has as well";
+        let help = "Completed moves by outcome; `ended` means that the instance ended during the move";
         exposition.counters("moves", help, outcomes);
-        exposition.gauge("moves_under_way", "Moves that are not over", under_way as f64);
-        let help = "How long instances that moved did not run";
+        exposition.gauge("moves_under_way", "Moves in progress", under_way as f64);
+        let help = "Blackout of successful moves";
         exposition.tally("move_blackout_seconds", help, &self.blackouts);
         exposition.tally(
             "move_duration_seconds",
-            "How long moves took, but for those rolled back",
+            "Duration of moves that were not rolled back",
             &self.durations,
         );
         let each = |value: fn(&Host) -> u32| {
@@ -78,21 +78,17 @@ impl Statistics {
         };
         exposition.gauges("host_instances", "Instances on the host", each(|host| host.instances));
         exposition.gauges("host_up", "Whether the host's node is connected", each(|host| host.up.into()));
-        exposition.gauges(
-            "host_drained",
-            "Whether nothing is started on the host",
-            each(|host| host.drained.into()),
-        );
+        exposition.gauges("host_drained", "Whether the host is drained", each(|host| host.drained.into()));
         exposition.gauges(
             "host_draining",
-            "Whether a drain of the host is under way",
+            "Whether a drain of the host is in progress",
             each(|host| host.draining.into()),
         );
         exposition.text()
     }
 }
 
-/// Answers for as long as it is polled.
+/// Answers scrapes for as long as it is polled.
 pub async fn serve(cluster: Arc<Cluster>, listener: TcpListener) {
     let expose = move || {
         let cluster = cluster.clone();

@@ -1,4 +1,4 @@
-//! The tokens by which machines join. Of each only a hash of its secret is kept.
+//! Join tokens. Only a hash of each token's secret is stored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
@@ -7,10 +7,10 @@ use api::TokenState;
 use rpc::token::Secret;
 use serde::{Deserialize, Serialize};
 
-/// The most tokens that are remembered; the oldest go first. Those that have expired are told from those that never were.
+/// The most tokens that are remembered; the oldest are dropped first. Expired tokens are kept, so that they differ from unknown ones.
 pub const MAX_TOKENS: usize = 64;
 
-/// What is known of a token.
+/// A stored token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Token {
     hash: [u8; 32],
@@ -18,11 +18,11 @@ pub struct Token {
     made: Option<u64>,
     good_until: u64,
     is_revoked: bool,
-    /// Who has joined by it.
+    /// Hosts that have joined by it.
     hosts: BTreeSet<String>,
 }
 
-/// Why a secret lets nobody in.
+/// Why a token's secret is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Objection {
     Unknown,
@@ -31,7 +31,7 @@ pub enum Objection {
 }
 
 impl Token {
-    /// One with the secret of which this is the hash, from `made` on.
+    /// A token whose secret has this hash, valid from `made` on.
     pub fn new(hash: [u8; 32], made: Option<SystemTime>, good_until: u64) -> Self {
         Self { hash, made: made.map(seconds), good_until, is_revoked: false, hosts: BTreeSet::new() }
     }
@@ -44,13 +44,13 @@ impl Token {
         }
     }
 
-    /// The same, by which nobody joins any more.
+    /// A revoked copy of the token.
     #[must_use]
     pub fn revoked(&self) -> Self {
         Self { is_revoked: true, ..self.clone() }
     }
 
-    /// The same, after `host` has joined by it.
+    /// A copy of the token that lists `host` as joined.
     #[must_use]
     pub fn used_by(&self, host: &str) -> Self {
         let mut used = self.clone();
@@ -58,7 +58,7 @@ impl Token {
         used
     }
 
-    /// The token of this number for people.
+    /// The token with this number, as users see it.
     pub fn describe(&self, id: u64, now: SystemTime) -> api::Token {
         let in_ms = |seconds: u64| seconds.saturating_mul(1000);
         api::Token {
@@ -71,19 +71,19 @@ impl Token {
     }
 }
 
-/// What is kept of a secret.
+/// The hash of a secret.
 pub fn hash(secret: &Secret) -> [u8; 32] {
     *blake3::hash(&secret.0).as_bytes()
 }
 
-/// The number of the token with this hash. How long this takes does not depend on the hash: all are compared, each as a whole.
+/// The number of the token with this hash. All hashes are compared in full, so the duration does not depend on the hash.
 pub fn find(tokens: &BTreeMap<u64, Token>, hash: [u8; 32]) -> Option<u64> {
     let asked = blake3::Hash::from_bytes(hash);
     let same = tokens.iter().filter(|(_, known)| asked == blake3::Hash::from_bytes(known.hash));
     same.fold(None, |_, (number, _)| Some(*number))
 }
 
-/// The number of the token that lets in who has this secret at `now`.
+/// The number of the token with this secret, if it is valid at `now`.
 pub fn check(tokens: &BTreeMap<u64, Token>, secret: Secret, now: SystemTime) -> Result<u64, Objection> {
     let number = find(tokens, hash(&secret)).ok_or(Objection::Unknown)?;
     match tokens[&number].state(now) {
@@ -93,7 +93,7 @@ pub fn check(tokens: &BTreeMap<u64, Token>, secret: Secret, now: SystemTime) -> 
     }
 }
 
-/// Those that are good at `now`.
+/// The tokens that are valid at `now`.
 pub fn good(tokens: &BTreeMap<u64, Token>, now: SystemTime) -> impl Iterator<Item = (u64, &Token)> {
     let good = tokens.iter().filter(move |(_, token)| token.state(now) == TokenState::Good);
     good.map(|(number, token)| (*number, token))

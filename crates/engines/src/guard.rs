@@ -1,4 +1,4 @@
-//! Keeps a dumped tree from CRIU's death.
+//! Protects a dumped tree from CRIU's death.
 //!
 //! To dump a process CRIU traces it, and runs code of its own in it. When a tracer dies, the kernel lets
 //! its processes run on as they are: in CRIU's code, with CRIU's registers. So CRIU does not trace:
@@ -9,13 +9,13 @@
 //!   └───────────────── all else ─────────────────▶ instance
 //! ```
 //!
-//! The guard traces CRIU too, and so is told of its death before a descriptor of it is closed. If it
-//! has let go of all processes by then, there is nothing to do. If not, each gets back what it had
-//! when it was stopped: registers, signal mask, code; what CRIU mapped and opened in it goes; and it is
-//! left stopped ([`rescue`]), as after a dump that succeeded. Only then CRIU may end.
+//! The guard traces CRIU too, so the kernel reports CRIU's death to it before any descriptor of CRIU is closed. If CRIU has detached
+//! from all processes by then, there is nothing to do. Otherwise the guard gives each process back its registers, signal mask and code,
+//! removes CRIU's mappings and descriptors from it, and leaves it stopped ([`rescue`]), as after a successful dump. Only then may CRIU
+//! end.
 //!
-//! A call that is handed over costs some ten microseconds. [`ptrace`] has the system calls,
-//! [`seccomp`] the filter, [`proxy`] what is done for CRIU.
+//! A call that is handed over costs some ten microseconds. [`ptrace`] has the system calls, [`seccomp`] the filter, and [`proxy`] the
+//! tracing on behalf of CRIU.
 
 mod proxy;
 mod ptrace;

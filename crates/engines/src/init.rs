@@ -1,19 +1,17 @@
-//! The instance's first process: runs the command, and carries its output and its end to the node; and it runs further
-//! commands beside it.
+//! The instance's first process: runs the command, sends its output and exit status to the node, and runs further commands (sessions)
+//! beside it.
 //!
 //! ```text
 //!  command ──stdout, stderr──▶ init ──Started, Output, Exited──▶ node      over the attach socket
 //!  others ◀─stdin, stdout, stderr─▶ sessions ◀──Session──▶ node            over another one (ADR 0025)
 //! ```
 //!
-//! It travels with the instance. On `Suspend` it stops the terminals of sessions (ADR 0031) and closes its
-//! sockets, and then asks for the node
-//! again and again: the source's after a rollback, the destination's after a move. Meanwhile it
-//! reads at most one more packet of output, so that a command that writes a lot waits in its pipe.
-//! Each byte of the command's is sent once, in order; what a node took and did not record before it crashed is lost. Of a
-//! session's bytes none is.
+//! It travels with the instance. On `Suspend` it stops the terminals of sessions (ADR 0031), closes its sockets, and then tries to
+//! connect to the node until one answers: the source's after a rollback, the destination's after a move. Meanwhile it reads at most one
+//! more packet of output, so that back-pressure of the pipe stops a command that writes a lot. Each byte of the command's output is sent
+//! once, in order; bytes that a node received but did not record before a crash are lost. No byte of a session is lost.
 //!
-//! Single-threaded, and a signal comes through a descriptor, so that nothing happens in between.
+//! It has a single thread, and receives signals through a descriptor, so no handler interrupts it.
 
 mod attach;
 mod capabilities;

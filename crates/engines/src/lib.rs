@@ -1,15 +1,15 @@
-//! What an instance is on its host: started, checked, dumped, restored and ended.
+//! Engines: start, check, dump, restore and end instances on their host.
 //!
 //! * [`engine`]: the trait that every engine has, and the order in which a move calls it.
 //! * [`process`]: the engine for process trees, on CRIU.
 //! * [`init`]: the instance's first process.
-//! * [`unpack`]: from a container's image to its files.
-//! * [`guard`]: what keeps a dumped tree from CRIU's death.
-//! * [`memory`]: its memory on its way.
-//! * [`pager`]: what gives an instance that runs what it has left behind of that.
-//! * [`wiring`]: what its network device is plugged into.
-//! * [`report`]: what pins an instance to its host, and what it needs at its destination.
-//! * [`error`]: what goes wrong, in words.
+//! * [`unpack`]: unpacks a container image.
+//! * [`guard`]: protects a dumped tree from CRIU's death.
+//! * [`memory`]: the interface that receives an instance's memory.
+//! * [`pager`]: post-copy: fetches the missing pages of a running instance.
+//! * [`wiring`]: the interface of the network that its device is plugged into.
+//! * [`report`]: the blockers of an instance, and its needs at the destination.
+//! * [`error`]: errors.
 
 pub mod engine;
 pub mod error;

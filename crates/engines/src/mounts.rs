@@ -1,7 +1,7 @@
-//! What a process instance sees of file systems: what its host sees, but for pseudo-terminals, of which each instance has its own.
-//! So they have the numbers on every host that they had on the first.
+//! The mount namespace of a process instance: that of its host, except that each instance has its own pseudo-terminals.
+//! So a pseudo-terminal keeps its number on every host.
 //!
-//! The mount namespace is no part of the images: each host makes it anew. What is here makes system calls only.
+//! The mount namespace is not part of the images: each host creates it anew. The functions here only make system calls.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

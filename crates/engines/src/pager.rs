@@ -1,8 +1,8 @@
-//! Gives an instance that runs already what its memory lacks still.
+//! Post-copy at the destination: fetches the missing pages of a running instance.
 //!
-//! CRIU restores such an instance with a userfaultfd for each of its processes, and passes these to us (`criu/uffd.c` of CRIU). Whoever
-//! touches a page that is missing waits until it is here. It comes from the source by way of the node, and what nobody waits for
-//! comes in between:
+//! CRIU restores such an instance with a userfaultfd for each of its processes, and passes these to us (`criu/uffd.c` of CRIU). A process
+//! that touches a missing page waits for it. The page comes from the source through the node. Pages that no process waits for arrive in
+//! between:
 //!
 //! ```text
 //! instance ──faults, forks, mremap, munmap, …──▶ pager ──Want──▶ node ──TLS──▶ the source's node
@@ -10,15 +10,14 @@
 //! ```
 //!
 //! * **It is a process of its own**, beside the node: a node that is killed and comes again takes its end of the connection from us
-//!   (`pidfd_getfd`), and goes on; who waits for a page waits so long.
-//! * **Closed userfaultfds would make zeros of what is missing.** So they are held twice, in a table of descriptors that two processes share
+//!   (`pidfd_getfd`), and goes on; processes that wait for a page wait until then.
+//! * **If the userfaultfds were closed, missing pages would read as zeros.** So they are held twice, in a table of descriptors that two processes share
 //!   ([`keeper`]); if one of them ends, the other ends the instance, and only then lets go.
-//! * **What processes do with their memory meanwhile is followed** ([`owed`]): what they move, give back, or share by a fork.
-//!   Such a call waits until it has been read here. While one is under way the kernel refuses to fill pages, so nothing is ever
-//!   filled by what was known before.
-//! * **It ends with the instance**, or when the node has written down that nothing is missing any more.
+//! * **The pager follows changes of the address space** ([`owed`]): `mremap`, `munmap`, `madvise` and `fork`. Such a call waits until the
+//!   pager has read its event. While one is in progress the kernel refuses to fill pages, so no page is filled by outdated knowledge.
+//! * **It ends with the instance**, or when the node has recorded that no page is missing.
 //!
-//! [`wire`] is what node and pager say to each other, [`faults`] has the system calls, [`server`] what is asked of the source.
+//! [`wire`] is the protocol between node and pager, [`faults`] has the system calls, [`server`] the requests to the source.
 
 mod faults;
 mod keeper;
@@ -47,16 +46,17 @@ pub(crate) const WORD: &str = "pager";
 /// So many questions are under way of which nobody waits for the answer.
 const AHEAD: usize = 16;
 
-/// How often it is tried to fill a page where nothing is mapped: what has become of it is told a moment later.
+/// How often to try filling a page where nothing is mapped: the event that tells why arrives a moment later.
 const TRIES: u32 = 4;
 
-/// What CRIU says in place of a PID when all is restored.
+/// The number that CRIU sends in place of a PID when all is restored.
 const RESTORED: i32 = 0x5253_5446;
 
-/// What stands in the way of paging instances on this host, if anything does.
+/// The blocker for post-copy on this host, if there is one.
 #[must_use]
 pub fn unavailable() -> Option<Blocker> {
-    let what = |error| format!("this host cannot fetch memory when it is touched: userfaultfd ({error})");
+    let what =
+        |error| format!("this host does not support post-copy, because userfaultfd is unavailable ({error})");
     faults::are_available().err().map(|error| Blocker::new(what(error), "move it without --post-copy"))
 }
 
@@ -181,7 +181,8 @@ impl Pager {
                 self.unclaimed.entry(pid).or_default().insert(page, run);
             }
             Message::Root => {
-                self.kept.set_instance(beside.ok_or_else(|| io::Error::other("no process is named"))?);
+                self.kept
+                    .set_instance(beside.ok_or_else(|| io::Error::other("the message names no process"))?);
             }
             Message::Serve => {
                 self.spaces.iter_mut().for_each(|space| space.owed.forget_asked());

@@ -2,8 +2,8 @@
 //!
 //! An instance has PID, network and UTS namespaces of its own and shares the rest with its host, also
 //! `/proc`: CRIU carries a mount namespace only at the price of describing each of its mounts, and a
-//! tree without one costs nothing. What reads `/proc/self` sees itself; what reads `/proc/` and the PID
-//! that it knows sees another process.
+//! tree without one costs nothing. A process that reads `/proc/self` sees itself; one that reads `/proc/PID` with a PID of its own
+//! namespace sees another process.
 //!
 //! ```text
 //! node (host's network)
@@ -15,13 +15,13 @@
 //! * [`live`]: an instance and the steps of its calls;
 //! * [`criu`], [`rpc`]: one run of CRIU;
 //! * [`resident`], [`page_server`], [`memory_images`]: its memory, as it runs, as CRIU dumps it, and as CRIU restores it;
-//! * [`paging`], [`left_behind`], [`fork_advice`]: memory that comes after the instance, where it comes from, and what must not;
-//! * [`link`], [`bridge`], [`netlink`]: its link, and the host's bridge, to which it may go;
+//! * [`paging`], [`left_behind`], [`fork_advice`]: post-copy: the pager, the memory at the source, and mappings excluded from it;
+//! * [`link`], [`bridge`], [`netlink`]: its link, which may lead to the host's bridge;
 //! * [`launch`]: its first process;
 //! * [`container`], [`unpacked`], [`oci`], [`support`], [`libraries`], [`layer`], [`written`], [`archives`], [`cgroup`]: its file systems, if it is a container;
-//! * [`check`]: what pins it;
-//! * [`record`], [`images`]: what is on disk;
-//! * [`process_timers`], [`interrupted`], [`timers`], [`own_files`], [`mount_flags`]: what CRIU would restore wrongly, mended in its images;
+//! * [`check`]: its blockers;
+//! * [`record`], [`images`]: its files on disk;
+//! * [`process_timers`], [`interrupted`], [`timers`], [`own_files`], [`mount_flags`]: state that CRIU would restore wrongly, corrected in its images;
 //! * [`task`], [`sockets`]: processes and their sockets;
 //! * [`helper`]: programs that do a part of the work.
 
@@ -99,32 +99,31 @@ use crate::report::{Host, Needs, Report, Shortage};
 use crate::stopwatch::Stopwatch;
 use crate::wiring::Wiring;
 
-/// How long a dump is tried again if the stopped instance is pinned by what it may have for a moment: a lock, or a
-/// connection that it is about to accept. Each time it is stopped for hundredths of a second, or a quarter of one where
-/// connections that it has closed have not sent all.
+/// How long to retry a dump if the stopped instance has a blocker that may last only a moment: a lock, or a connection that it is about
+/// to accept. Each try stops it for hundredths of a second, or for a quarter of a second if closed connections have unsent data.
 const INSISTENCE: Duration = Duration::from_secs(3);
 
-/// What the process engine needs of its host.
+/// What the process engine needs from its host.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// CRIU, as `scripts/criu.sh` gives it.
+    /// The CRIU program, as `scripts/criu.sh` installs it.
     pub criu: PathBuf,
-    /// Where records of instances are kept; of this node alone.
+    /// The directory for records of instances; used by this node alone.
     pub state: PathBuf,
-    /// Where images are put: the first with room is taken, so memory comes first. Of this node alone.
+    /// Directories for images; used by this node alone. The first one with room is taken, so list a tmpfs first.
     pub images: Vec<PathBuf>,
     /// The bridge to which instances are linked, in the network namespace of this process.
     pub bridge: String,
-    /// The overlay, if this host can take part in one.
+    /// The overlay, if this host is part of one.
     pub overlay: Option<Arc<dyn Wiring>>,
-    /// What runs [`crate::init::run`] with the arguments that follow: `["/usr/bin/transhume", "init"]`.
-    /// It is an instance's first process, and the guard beside each CRIU that dumps.
+    /// The command that runs [`crate::init::run`] with further arguments: `["/usr/bin/transhume", "init"]`. It is the first process of an
+    /// instance, and the guard beside each CRIU that dumps.
     pub init: Vec<OsString>,
-    /// What runs containers, if there is anything.
+    /// The configuration for containers, if this host runs any.
     pub containers: Option<ContainerConfig>,
 }
 
-/// What a host gives its instances.
+/// The resources that a host offers to instances.
 struct Site {
     bridge: Arc<dyn Wiring>,
     overlay: Option<Arc<dyn Wiring>>,
@@ -132,10 +131,11 @@ struct Site {
 }
 
 impl Site {
-    /// What instances' network devices of this kind are plugged into.
+    /// The wiring for network devices of this kind.
     fn wiring(&self, kind: NetworkKind) -> Result<Arc<dyn Wiring>> {
-        let missing =
-            || Error::unusable("this host takes part in no overlay", "choose another host, or the bridge");
+        let missing = || {
+            Error::unusable("this host is not part of an overlay", "choose another host, or use the bridge")
+        };
         match kind {
             NetworkKind::Bridge => Ok(self.bridge.clone()),
             NetworkKind::Overlay => self.overlay.clone().ok_or_else(missing),
@@ -250,7 +250,9 @@ impl Engine for ProcessEngine {
                 place.insert(Arc::new(Mutex::new(live)));
                 Ok(())
             }
-            Entry::Occupied(_) => Err(Error::State { name: name.clone(), is: "here", must: "elsewhere" }),
+            Entry::Occupied(_) => {
+                Err(Error::State { name: name.clone(), is: "already on this host", must: "absent" })
+            }
         }
     }
 
@@ -286,7 +288,7 @@ impl Engine for ProcessEngine {
         let pages = if keeps_memory { memory } else { 0 };
         match live.place_images(&self.config.images, pages + kept + layer) {
             Err(error @ Error::NoRoom(_)) => {
-                blockers.push(Blocker::new(format!("at the source {error}"), "free some there"));
+                blockers.push(Blocker::new(format!("at the source {error}"), "free space there"));
             }
             placed => placed?,
         }
@@ -333,7 +335,7 @@ impl Engine for ProcessEngine {
     fn pager(&self, name: &InstanceName) -> Result<Option<OwnedFd>> {
         let instance = self.find(name)?;
         let connection = lock(&instance).pager.as_ref().map(Pager::connection).transpose();
-        connection.doing(|| format!("reaching the pager of `{name}`"))
+        connection.doing(|| format!("connecting to the pager of `{name}`"))
     }
 
     fn be_whole(&self, name: &InstanceName) -> Result<()> {

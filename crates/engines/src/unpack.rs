@@ -1,4 +1,4 @@
-//! Unpacks a container's image, in a process of its own that can do nothing else.
+//! Unpacks a container image, in a process that is confined to the target directory.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -10,19 +10,19 @@ use oci_image::{Digest, Limits};
 /// instance's first process.
 pub(crate) const WORD: &str = "unpack";
 
-/// What follows [`WORD`].
+/// The arguments after [`WORD`].
 pub(crate) fn arguments(layout: &Path, root: &Digest, directory: &Path, limits: Limits) -> [OsString; 5] {
     let Limits { bytes, files } = limits;
     let number = |number: u64| number.to_string().into();
     [layout.into(), root.to_string().into(), directory.into(), number(bytes), number(files)]
 }
 
-/// Does what `arguments` say, and returns the status to exit with. What is wrong with the image is a [`complaint`] on its standard error.
+/// Unpacks as `arguments` say, and returns the exit status. If the image is bad, the reason goes to standard error as a [`complaint`].
 ///
 /// # Errors
 /// If the arguments are not those.
 pub(crate) fn run(arguments: &[OsString]) -> io::Result<i32> {
-    let wrong = || io::Error::other("unpacking needs an image, a place and limits");
+    let wrong = || io::Error::other("unpacking needs an image, a directory and limits");
     let [layout, root, directory, bytes, files] = arguments else { return Err(wrong()) };
     let text = |word: &OsString| word.to_str().map(str::to_owned).ok_or_else(wrong);
     let number = |word| text(word)?.parse().map_err(io::Error::other);
@@ -35,7 +35,7 @@ pub(crate) fn run(arguments: &[OsString]) -> io::Result<i32> {
     Ok(1)
 }
 
-/// What is wrong with the image, if that is what was written to `log`.
+/// The reason why the image is bad, if `log` contains one.
 pub(crate) fn complaint(log: &Path) -> Option<oci_image::Error> {
     serde_json::from_slice(&fs::read(log).ok()?).ok()
 }

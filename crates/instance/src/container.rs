@@ -11,8 +11,8 @@ use serde_json::{Map, Value, json};
 
 use crate::blocker::Blocker;
 
-/// As many pseudo-terminals as CRIU tries before it has the number that it wants: one with a higher number could not be restored when
-/// those before it have gone.
+/// The number of terminals that CRIU opens at most to reach a given number: it could not restore a higher one after lower ones have
+/// been closed.
 pub const MOST_TERMINALS: u32 = 32;
 
 /// The largest configuration, in bytes.
@@ -47,32 +47,32 @@ impl Config {
     /// Reads a configuration.
     ///
     /// # Errors
-    /// If it is none, or wants what cannot be carried: what that is, and the way out.
+    /// If it is invalid, or requires something that cannot move.
     pub fn parse(text: &str) -> Result<Self, Blocker> {
         if text.len() > MAX_CONFIG {
             let what = format!("the container's configuration is longer than {} KiB", MAX_CONFIG >> 10);
-            return Err(Blocker::new(what, "take out what it does not need"));
+            return Err(Blocker::new(what, "remove entries that it does not need"));
         }
         let all = serde_json::from_str::<Map<String, Value>>(text);
         let mut all = all.map_err(|error| {
-            let what = format!("the container's configuration is no JSON object ({error})");
-            Blocker::new(what, "`runc spec` writes one")
+            let what = format!("the container's configuration is not a JSON object ({error})");
+            Blocker::new(what, "create one with `runc spec`")
         })?;
         if all.get("hooks").is_some_and(|hooks| ![json!({}), Value::Null].contains(hooks)) {
             let what = "the container has hooks, which would run on one host only";
-            return Err(Blocker::new(what, "take them out of its configuration"));
+            return Err(Blocker::new(what, "remove them from its configuration"));
         }
         let kinds = all.get("linux").and_then(|linux| linux.get("namespaces")?.as_array());
         if kinds.into_iter().flatten().any(|namespace| namespace["type"] == "user") {
-            let what = "the container has a user namespace of its own, which does not move";
-            return Err(Blocker::new(what, "take it out of `namespaces` in its configuration"));
+            let what = "the container has its own user namespace, which cannot move";
+            return Err(Blocker::new(what, "remove it from `namespaces` in its configuration"));
         }
         let mut mounts = match all.remove("mounts") {
             None => Vec::new(),
             Some(Value::Array(mounts)) => mounts,
             Some(_) => {
-                let what = "`mounts` of the container's configuration is no list";
-                return Err(Blocker::new(what, "`runc spec` shows how it is written"));
+                let what = "`mounts` in the container's configuration is not a list";
+                return Err(Blocker::new(what, "compare it with the output of `runc spec`"));
             }
         };
         mounts.retain(|mount| !OF_THE_HOST.iter().any(|kind| mount["type"] == *kind));
@@ -82,13 +82,13 @@ impl Config {
         Ok(Self { all, binds })
     }
 
-    /// What of the host it sees, beside its root.
+    /// Its bind mounts from the host.
     #[must_use]
     pub fn binds(&self) -> &[Bind] {
         &self.binds
     }
 
-    /// No mount lies over an earlier one of the host's.
+    /// Refuses a mount that hides an earlier bind mount.
     fn all_is_seen(&self) -> Result<(), Blocker> {
         let mounts = self.all.get("mounts").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
         for (number, mount) in mounts.iter().enumerate() {
@@ -99,13 +99,13 @@ impl Config {
                 let what = format!(
                     "{source} at {destination} in the container would be hidden by the later mount at {over}"
                 );
-                return Err(Blocker::new(what, "name the outer one first, or take one out"));
+                return Err(Blocker::new(what, "list the outer mount first, or remove one of them"));
             }
         }
         Ok(())
     }
 
-    /// All of it, without what is of the host alone.
+    /// All of it, without mounts that are the host's own.
     #[must_use]
     pub fn all(&self) -> &Map<String, Value> {
         &self.all
@@ -128,7 +128,7 @@ impl Config {
         needed.into_iter().filter(|(_, needed)| *needed).map(|(name, _)| name.to_owned()).collect()
     }
 
-    /// Where something is mounted in it.
+    /// The mount points in it.
     #[must_use]
     pub fn places(&self) -> Vec<PathBuf> {
         let list = |value: Option<&Value>| value.and_then(Value::as_array).cloned().unwrap_or_default();
@@ -141,15 +141,15 @@ impl Config {
     }
 }
 
-/// Whether a container with this configuration can be carried, and sees all that it mounts.
+/// Checks that a container with this configuration can move, and that no mount hides another.
 ///
 /// # Errors
-/// What cannot, and the way out.
+/// A blocker that names the obstacle.
 pub fn validate(config: &str) -> Result<(), Blocker> {
     Config::parse(config)?.all_is_seen()
 }
 
-/// What a mount of pseudo-terminals says of their number, if it is not less, is not what counts.
+/// Limits the number of pseudo-terminals of a devpts mount to [`MOST_TERMINALS`].
 fn limit_terminals(mount: &mut Value) {
     let Some(mount) = mount.as_object_mut() else { return };
     let said = |option: &Value| option.as_str()?.strip_prefix("max=")?.parse::<u32>().ok();
@@ -160,19 +160,19 @@ fn limit_terminals(mount: &mut Value) {
     }
 }
 
-/// What `mount` shows of the host; `None` if the file system is made anew.
+/// The bind mount that `mount` describes; `None` if its file system is created anew.
 fn bind(mount: &Value) -> Result<Option<Bind>, Blocker> {
     let text = |name: &str| mount.get(name).and_then(Value::as_str).unwrap_or("");
     let destination = text("destination");
     let path = Path::new(destination);
     let plain = path.components().skip(1).all(|part| matches!(part, Component::Normal(_)));
     if !path.is_absolute() || !plain || path.parent().is_none() {
-        let what = format!("`{destination}` is no place for a mount in the container");
+        let what = format!("`{destination}` is not a valid mount point in the container");
         return Err(Blocker::new(what, "give an absolute path without `..`"));
     }
     if path.starts_with(CONTAINER_FOLDER) {
-        let what = format!("{destination} is in {}, which each container has", CONTAINER_FOLDER);
-        return Err(Blocker::new(what, "mount that elsewhere"));
+        let what = format!("{destination} is in {}, which is reserved in each container", CONTAINER_FOLDER);
+        return Err(Blocker::new(what, "mount it elsewhere"));
     }
     let options = mount.get("options").and_then(Value::as_array);
     let binds = options.into_iter().flatten().any(|option| matches!(option.as_str(), Some("bind" | "rbind")));
@@ -182,18 +182,18 @@ fn bind(mount: &Value) -> Result<Option<Bind>, Blocker> {
             return Ok(None);
         }
         let what =
-            format!("{destination} in the container is a file system of type {kind}, which does not move");
+            format!("{destination} in the container is a file system of type {kind}, which cannot move");
         return Err(Blocker::new(what, format!("use a bind mount, or {}", MADE_ANEW.join(", "))));
     }
     if OF_THE_KERNEL.iter().any(|own| path == Path::new(own)) {
-        let what = format!("{destination} of a container is the kernel's, and nothing else can be there");
-        return Err(Blocker::new(what, "mount that elsewhere"));
+        let what = format!("{destination} in a container is reserved for a kernel file system");
+        return Err(Blocker::new(what, "mount it elsewhere"));
     }
     let source = Path::new(text("source"));
     if !source.is_absolute() {
         let what =
-            format!("the source of the mount {destination}, `{}`, is no absolute path", source.display());
-        return Err(Blocker::new(what, "name it from the root on"));
+            format!("the source of the mount {destination}, `{}`, is not an absolute path", source.display());
+        return Err(Blocker::new(what, "give an absolute path"));
     }
     // A trailing slash is not in what the kernel says.
     Ok(Some(Bind { source: source.into(), destination: path.components().collect() }))
@@ -221,14 +221,17 @@ mod tests {
         assert!(refusal(&nfs).contains("of type nfs"));
         for destination in ["data", "/a/../b", "/", ""] {
             let bind = json!({ "type": "bind", "source": "/srv", "destination": destination });
-            assert!(refusal(&mounted(&bind)).contains("no place for a mount"), "{destination}");
+            assert!(refusal(&mounted(&bind)).contains("not a valid mount point"), "{destination}");
         }
         for destination in ["/proc", "/dev/"] {
             let bind = json!({ "type": "bind", "source": "/srv", "destination": destination });
-            assert!(refusal(&mounted(&bind)).contains("is the kernel's"), "{destination}");
+            assert!(
+                refusal(&mounted(&bind)).contains("is reserved for a kernel file system"),
+                "{destination}"
+            );
         }
         let ours = json!({ "type": "bind", "source": "/srv", "destination": "/.transhume/lib" });
-        assert!(refusal(&mounted(&ours)).contains("each container has"));
+        assert!(refusal(&mounted(&ours)).contains("is reserved in each container"));
         assert!(Config::parse("[]").is_err() && Config::parse("{").is_err());
         assert!(Config::parse(&" ".repeat(MAX_CONFIG + 1)).unwrap_err().what.contains("longer than 256 KiB"));
     }

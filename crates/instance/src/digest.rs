@@ -1,4 +1,4 @@
-//! What parts of container images are known by.
+//! Digests of parts of container images.
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,7 +21,7 @@ impl Digest {
         Self(format!("{}{digits}", Self::PREFIX))
     }
 
-    /// The digits alone, which are fit to be a file name.
+    /// The digits alone, which are usable as a file name.
     #[must_use]
     pub fn digits(&self) -> &str {
         &self.0[Self::PREFIX.len()..]
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_fit_to_be_a_file_name_is_a_digest() {
+    fn a_digest_is_usable_as_a_file_name() {
         let digest = Digest::from_bytes(&[0xe3; 32]);
         assert_eq!(digest.to_string(), format!("sha256:{}", "e3".repeat(32)));
         assert_eq!(digest.to_string().parse::<Digest>().unwrap(), digest);

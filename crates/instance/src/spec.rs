@@ -1,4 +1,4 @@
-//! What an instance is made of.
+//! The specification of an instance.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
 
-/// What an instance is called: unique in its cluster, and fit to be a file name.
+/// An instance's name: unique in its cluster, and usable as a file name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct InstanceName(String);
@@ -43,7 +43,7 @@ impl fmt::Display for InstanceName {
 
 /// Not an [`InstanceName`].
 #[derive(Debug, thiserror::Error)]
-#[error("`{0}` is no instance name: use 1 to 63 lower-case letters, digits and hyphens, a letter first")]
+#[error("`{0}` is not an instance name: use 1 to 63 lower-case letters, digits and hyphens, a letter first")]
 pub struct BadName(String);
 
 impl TryFrom<String> for InstanceName {
@@ -60,10 +60,10 @@ impl From<InstanceName> for String {
     }
 }
 
-/// Everything needed to start an instance, or to make a place for it at its destination.
+/// Everything needed to start an instance, or to prepare it at its destination.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InstanceSpec {
-    /// What it is called.
+    /// The instance's name.
     pub name: InstanceName,
     /// Its network device.
     pub network: Network,
@@ -142,7 +142,7 @@ impl fmt::Display for Kind {
 pub struct Program {
     /// The command and its arguments.
     pub command: Vec<String>,
-    /// The command's whole environment, with what loads the drop-in library.
+    /// The command's whole environment, including the variables that load the drop-in library.
     pub environment: Vec<(String, String)>,
     /// The command's working directory.
     pub directory: PathBuf,
@@ -213,7 +213,7 @@ pub enum Root {
 pub struct ContainerImage {
     /// Where each host has it: a layout's directory and tag, or an image of podman's.
     pub source: String,
-    /// What its files are known by.
+    /// The digest of its files.
     pub root: Digest,
 }
 
@@ -244,9 +244,9 @@ pub struct Disk {
 pub struct ResourceLimit {
     /// `RLIMIT_*`.
     pub resource: u32,
-    /// What holds now; `u64::MAX` is unlimited.
+    /// The limit in force; `u64::MAX` is unlimited.
     pub soft: u64,
-    /// How far the program may raise it.
+    /// The highest value to which the program may raise it.
     pub hard: u64,
 }
 

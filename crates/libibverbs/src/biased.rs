@@ -1,20 +1,20 @@
-//! A lock that costs hardly anything to the one thread that takes it again and again.
+//! A biased lock: nearly free for the one thread that takes it again and again.
 //!
 //! A program that posts and polls in one thread takes the lock some ten million times a second, the library's own
 //! thread a thousand times at most. So the program's thread becomes the lock's *owner*, and takes it by plain stores:
 //!
 //! ```text
-//!  owner                          anybody else, holding the mutex
-//!  inside = 1                     owner = nobody
-//!  ── fence of the compiler ──    ── fence of all threads ──
+//!  owner                          another thread, holding the mutex
+//!  inside = 1                     owner = none
+//!  ── compiler fence ──           ── membarrier ──
 //!  owner still me? go on : back   inside = 0? go on : sleep until woken
 //!  inside = 0 (release)           (acquire)
-//!  ── fence of the compiler ──
+//!  ── compiler fence ──
 //!  owner still me? done : wake
 //! ```
 //!
-//! Who is not the owner takes the mutex and ends the ownership. A thread that has come by the mutex some times in a row
-//! becomes the owner. Who waits for an owner inside has the mutex already, so that the owner cannot come back before.
+//! A thread that is not the owner takes the mutex and revokes the ownership. A thread that has taken the mutex some times in a row
+//! becomes the owner. A thread that waits for an owner inside holds the mutex already, so that the owner cannot re-enter before.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -32,8 +32,8 @@ const NOBODY: usize = 0;
 /// Threads that may come to own one lock; more share the mutex.
 const MOST_OWNERS: usize = 64;
 
-/// A thread that may own the lock. It has a flag of its own: one that is late, and finds that it owns the lock no
-/// longer, must not touch the next owner's. Never freed.
+/// A thread that may own the lock. It has a flag of its own: a thread that finds late that it does not own the lock any
+/// longer must not touch the next owner's flag. Never freed.
 struct Seat {
     thread: usize,
     /// [`INSIDE`] or [`OUTSIDE`].
@@ -45,7 +45,7 @@ const INSIDE: u32 = 1;
 const OUTSIDE: u32 = 0;
 
 impl Seat {
-    /// For who waits to see what an owner has done.
+    /// Futex on which a thread waits for the owner to leave.
     fn is_inside(&self) -> bool {
         self.inside.load(Ordering::Acquire) == INSIDE
     }
@@ -55,7 +55,7 @@ impl Seat {
 const PATIENCE: u32 = 32;
 const MOST_PATIENCE: u32 = 1 << 20;
 
-/// What is behind the lock, and how it is taken.
+/// The protected value, and the state of the lock.
 pub(crate) struct BiasedLock<T> {
     /// The owner's seat, or null.
     owner: AtomicPtr<Seat>,
@@ -68,7 +68,7 @@ pub(crate) struct BiasedLock<T> {
 // SAFETY: the value is handed out to one thread at a time.
 unsafe impl<T: Send> Sync for BiasedLock<T> {}
 
-/// Who comes by the mutex.
+/// Recent takers of the mutex.
 pub(crate) struct Habits {
     last: usize,
     in_a_row: u32,
@@ -112,11 +112,11 @@ impl<T> BiasedLock<T> {
         seat.inside.store(INSIDE, Ordering::Relaxed);
         light_fence();
         let guard = OwnerGuard { lock: self, seat };
-        // Who is late leaves as who is done does: it may be waited for.
+        // A late thread leaves like the owner does: another may wait for it.
         ptr::eq(self.owner.load(Ordering::Relaxed), seat).then_some(guard)
     }
 
-    /// The owner at `seat` goes out, and wakes who has ended its ownership meanwhile.
+    /// The owner at `seat` leaves, and wakes a thread that has revoked its ownership meanwhile.
     #[inline]
     fn leave(&self, seat: &'static Seat) {
         seat.inside.store(OUTSIDE, Ordering::Release);
@@ -141,12 +141,12 @@ impl<T> BiasedLock<T> {
         Guard::ByOwner(OwnerGuard { lock: self, seat })
     }
 
-    /// Takes the mutex: nobody but an owner who is inside is before the caller from now on.
+    /// Takes the mutex: only an owner that is inside is before the caller from now on.
     pub(crate) fn claim(&self) -> Claim<'_, T> {
         Claim { lock: self, habits: self.habits.lock() }
     }
 
-    /// Takes the lock if nobody waits for it or holds it.
+    /// Takes the lock if it is free and uncontended.
     pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
         let habits = self.habits.try_lock()?;
         self.owner.store(ptr::null_mut(), Ordering::Relaxed);
@@ -175,7 +175,7 @@ impl<T> BiasedLock<T> {
         unsafe { self.former.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Waits until nobody holds the lock without the mutex, whose holder calls this.
+    /// Waits until no owner is inside. The caller holds the mutex.
     fn end_ownership(&self) {
         if !self.owner.swap(ptr::null_mut(), Ordering::Relaxed).is_null() {
             Among::Threads.fence();
@@ -216,10 +216,10 @@ impl Habits {
     }
 }
 
-/// Waits until the last owner is outside, at last without the processor: the owner may have lost its own.
+/// Waits until the last owner is outside, at last by sleeping: the owner may have lost its processor.
 fn wait_for(owner: &Seat) {
     const SPINS: u32 = 100;
-    /// Who leaves wakes; where the kernel cannot let all threads pass a fence, it may not see that it is to.
+    /// The leaving owner wakes us; without `membarrier` it may not see that it has to.
     const AGES: Duration = Duration::from_millis(1);
     let mut turns = 0;
     while owner.is_inside() {
@@ -243,10 +243,10 @@ fn this_thread() -> usize {
     pointer
 }
 
-/// The lock is held by its owner as long as this lives.
+/// Holds the lock for its owner.
 ///
-/// Apart from [`Guard`], which tells by a byte how it is held. Where that is moved in words, the load of the word waits until all
-/// stores before it have left the processor, also those to a ring whose lines the neighbour has: a quarter of
+/// Separate from [`Guard`], which stores in a byte how it is held. If that were moved in words, the load of the word would wait until all
+/// earlier stores have left the processor, also those to a ring whose lines the neighbour has: a quarter of
 /// a microsecond for each message.
 pub(crate) struct OwnerGuard<'a, T> {
     lock: &'a BiasedLock<T>,
@@ -258,7 +258,7 @@ impl<T> Deref for OwnerGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: whoever has a guard is alone with the value.
+        // SAFETY: the holder of a guard has exclusive access to the value.
         unsafe { &*self.lock.value.get() }
     }
 }
@@ -292,7 +292,7 @@ impl<'a, T> Claim<'a, T> {
     }
 }
 
-/// The lock is held as long as this lives.
+/// Holds the lock.
 pub(crate) enum Guard<'a, T> {
     ByOwner(OwnerGuard<'a, T>),
     ByMutex {
@@ -308,7 +308,7 @@ impl<T> Deref for Guard<'_, T> {
     fn deref(&self) -> &T {
         match self {
             Self::ByOwner(guard) => guard,
-            // SAFETY: whoever has a guard is alone with the value.
+            // SAFETY: the holder of a guard has exclusive access to the value.
             Self::ByMutex { lock, .. } => unsafe { &*lock.value.get() },
         }
     }
@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn threads_of_all_kinds_exclude_each_other() {
-        // Two words that nobody may see apart.
+        // Two words that are always seen together.
         let lock = BiasedLock::new((0u64, 0u64));
         let add = |mut guard: Guard<'_, (u64, u64)>| {
             assert_eq!(guard.0, guard.1);
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_comes_often_becomes_the_owner_until_another_comes() {
+    fn a_frequent_thread_owns_the_lock_until_another_comes() {
         let lock = BiasedLock::new(());
         drop(own(&lock));
         thread::scope(|scope| {
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_owner_leaves_the_next_one_alone() {
+    fn a_late_owner_does_not_disturb_the_next_one() {
         let lock = BiasedLock::new(());
         drop(own(&lock));
         let late = lock.former().unwrap();

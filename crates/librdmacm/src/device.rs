@@ -1,4 +1,4 @@
-//! The one device of a process: opened when it is first needed, and never closed, unless what else it takes is not to be had then.
+//! The one device of a process: opened when it is first needed, and kept open unless a later step of its set-up fails.
 
 use std::ptr;
 use std::sync::Mutex;

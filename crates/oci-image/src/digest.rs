@@ -1,4 +1,4 @@
-//! What parts of images are known by: how it is made.
+//! Computes digests of parts of images.
 
 use instance::Digest;
 use ring::digest::SHA256;
@@ -9,14 +9,14 @@ pub fn of(bytes: &[u8]) -> Digest {
     finished(&ring::digest::digest(&SHA256, bytes))
 }
 
-/// The digest that was computed.
+/// A computed digest.
 pub(crate) fn finished(digest: &ring::digest::Digest) -> Digest {
     let mut bytes = [0; 32];
     bytes.copy_from_slice(digest.as_ref());
     Digest::from_bytes(&bytes)
 }
 
-/// What the files of layers with these digests are known by: the `ChainID` of the image specification. `None` without
+/// Identifies the files of layers with these digests: the `ChainID` of the image specification. `None` without
 /// layers.
 #[must_use]
 pub fn of_chain(layers: &[Digest]) -> Option<Digest> {
@@ -30,13 +30,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_has_the_digest_that_all_know() {
+    fn empty_bytes_have_the_known_digest() {
         let known = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
         assert_eq!(of(b"").to_string(), known);
     }
 
     #[test]
-    fn a_chain_is_told_by_all_of_its_layers_in_order() {
+    fn a_chain_id_depends_on_all_layers_in_order() {
         let [a, b] = [of(b"a"), of(b"b")];
         let chain = |layers: &[Digest]| of_chain(layers).unwrap();
         assert_eq!(chain(std::slice::from_ref(&a)), a);

@@ -89,7 +89,7 @@ fn a_kernel_that_refuses_to_cut_costs_no_frame() {
 }
 
 #[test]
-fn what_is_lost_if_it_leaves_together_leaves_alone() {
+fn gso_is_disabled_when_batches_are_lost() {
     let world = World::new(2, 1500);
     world.await_path(1472);
     let (a, b) = (world.station(1, 0, MTU), world.station(2, 1, MTU));
@@ -162,7 +162,7 @@ fn segment(a: &Station, b: &Station, is_fragment: bool) -> Vec<u8> {
 }
 
 #[test]
-fn a_device_whose_frames_are_not_what_it_says_has_no_offloads_any_more() {
+fn a_device_with_wrong_claims_loses_its_offloads() {
     let world = World::new(2, 1500);
     world.await_path(1472);
     let (a, b) = (world.station(1, 0, MTU), world.station(2, 1, MTU));
@@ -185,7 +185,7 @@ fn a_device_whose_frames_are_not_what_it_says_has_no_offloads_any_more() {
 }
 
 #[test]
-fn a_device_that_hands_over_what_a_program_has_spoilt_keeps_its_offloads() {
+fn a_device_keeps_its_offloads_when_a_program_damages_frames() {
     let world = World::new(2, 1500);
     world.await_path(1472);
     let (a, b) = (world.station(1, 0, MTU), world.station(2, 1, MTU));

@@ -430,7 +430,7 @@ fn the_blocked_proxy_takes_over_when_the_other_one_is_gone() {
 }
 
 #[test]
-fn where_no_probe_comes_through_one_of_two_proxies_is_blocked_too() {
+fn one_of_two_proxies_is_blocked_even_if_probes_are_lost() {
     let mut agreed = 0;
     for seed in 0..100 {
         let mut two = TwoProxies::new(seed);

@@ -20,9 +20,8 @@ struct Named(&'static str);
 
 impl Named {
     fn new(name: &'static str) -> Option<Self> {
-        // SAFETY: the call has no preconditions.
-        if unsafe { libc::geteuid() } != 0 {
-            eprintln!("skipped: network namespaces need root");
+        if !test_support::is_root() {
+            test_support::skip("network namespaces need root");
             return None;
         }
         let named = Self(name);
@@ -121,7 +120,7 @@ fn a_lab_comes_up_shows_itself_and_leaves_nothing() {
     for (command, code) in [("no-such-program", 127), ("/etc/passwd", 126)] {
         let ended = lab.run(&["lab", "exec", "h1", "--", command]);
         let errors = String::from_utf8(ended.stderr).unwrap();
-        assert!(errors.starts_with(&format!("transhume: `{command}` cannot be started on h1: ")), "{errors}");
+        assert!(errors.starts_with(&format!("transhume: cannot start `{command}` on h1: ")), "{errors}");
         assert_eq!((errors.lines().count(), ended.status.code()), (2, Some(code)), "{errors}");
     }
     assert!(lab.error(&["lab", "up"]).contains("is there already"));
@@ -304,6 +303,6 @@ fn down_ends_instances_with_all_their_processes() {
     assert_eq!(line, "started\n");
     lab.ok(&["lab", "down"]);
     let said = std::io::read_to_string(run.stderr.take().unwrap()).unwrap();
-    assert!(said.contains("does not come back"), "{said}");
+    assert!(said.contains("did not come back"), "{said}");
     assert!(!run.wait().unwrap().success());
 }

@@ -64,7 +64,7 @@ mod tests {
     use crate::signals::is_blocked;
 
     #[test]
-    fn no_handler_comes_upon_what_is_held() {
+    fn no_signal_handler_runs_while_locks_are_held() {
         let held = HeldInFork::new();
         // SAFETY: there is only this thread.
         unsafe { held.put(1) };

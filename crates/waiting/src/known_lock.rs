@@ -1,4 +1,4 @@
-//! A lock of which its thread knows.
+//! A lock that knows whether the current thread holds it.
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
@@ -17,7 +17,7 @@ thread_local! {
 pub struct KnownLock<T>(Mutex<T>);
 
 impl<T> KnownLock<T> {
-    /// Nobody has it.
+    /// No thread has it.
     pub const fn new(value: T) -> Self {
         Self(Mutex::new(value))
     }
@@ -28,7 +28,7 @@ impl<T> KnownLock<T> {
         KnownGuard { guard: lock(&self.0), _known: known }
     }
 
-    /// Takes it if nobody has it.
+    /// Takes it if it is free.
     pub fn try_lock(&self) -> Option<KnownGuard<'_, T>> {
         let known = Known::new();
         let guard = match self.0.try_lock() {
@@ -64,7 +64,7 @@ impl Drop for Known {
     }
 }
 
-/// The lock is held as long as this lives.
+/// Holds the lock.
 #[derive(Debug)]
 pub struct KnownGuard<'a, T> {
     guard: MutexGuard<'a, T>,
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_knows_what_it_has() {
+    fn a_thread_knows_that_it_holds_the_lock() {
         let known = KnownLock::new(1);
         assert!(!has_known_lock());
         let held = known.lock();

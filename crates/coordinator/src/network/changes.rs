@@ -1,4 +1,4 @@
-//! What the command line can change of the overlay.
+//! Changes of the overlay that the command line requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::{devices, moves, show, use_plan};
 use crate::cluster::{AskError, Cluster, Inner};
 use crate::{failure, hosts};
 
-/// How long a node may take to make a device.
+/// Time limit for a node to make a device.
 const DEVICE_LIMIT: Duration = Duration::from_secs(10);
 
 /// Makes a change, and waits until it is in use.
@@ -55,7 +55,7 @@ pub async fn fulfil(cluster: &Arc<Cluster>, wanted: NetChange) -> Result<Event, 
                 member(cluster, &host).await?;
             }
             let detached = detach(cluster, &name, &device)?;
-            // The device's name is free when the user hears of it. Who does not answer takes it away as soon as he can.
+            // When the user gets the result, the device's name is free. A node that does not answer removes the device when it reconnects.
             let _ = cluster.ask_net(&name, Question::UpToDate, DEVICE_LIMIT).await;
             Ok(detached)
         }
@@ -66,12 +66,12 @@ pub async fn fulfil(cluster: &Arc<Cluster>, wanted: NetChange) -> Result<Event, 
     }
 }
 
-/// The host called `name`, which the overlay need not join yet.
+/// The host called `name`, which need not be part of the overlay.
 fn known(cluster: &Cluster, name: &str) -> Result<HostName, Failure> {
     hosts::find(&cluster.lock(), name)
 }
 
-/// Lays a star with `host` in the middle, unless something was laid before.
+/// Lays a star with `host` in the center, unless a plan exists.
 async fn lay_first(cluster: &Arc<Cluster>, host: &str) -> Result<(), Failure> {
     if cluster.lock().network.plan().is_empty() {
         lay(cluster, Shape::Star, Some(host), false).await?;
@@ -79,7 +79,7 @@ async fn lay_first(cluster: &Arc<Cluster>, host: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Joins the hosts that are connected.
+/// Lays a topology of the connected hosts.
 async fn lay(
     cluster: &Arc<Cluster>,
     shape: Shape,
@@ -117,12 +117,12 @@ async fn change(
         None => Ok(laid),
         Some((host, reason)) => {
             let failure = failure::from_reason(reason);
-            Err(Failure::new(format!("{host} is left out: {}", failure.message), failure.remedy))
+            Err(Failure::new(format!("cannot include {host}: {}", failure.message), failure.remedy))
         }
     }
 }
 
-/// Waits until the plan is in use, with what is changed meanwhile.
+/// Waits until the current plan, including later changes, is in use.
 async fn in_use(cluster: &Cluster) {
     loop {
         let mut changed = std::pin::pin!(cluster.network_changed.notified());
@@ -134,7 +134,7 @@ async fn in_use(cluster: &Cluster) {
     }
 }
 
-/// The host called `name`, which the overlay joins as it is laid out now.
+/// The host called `name`, if it is part of the overlay.
 pub(super) async fn member(cluster: &Cluster, name: &str) -> Result<HostName, Failure> {
     let host = known(cluster, name)?;
     if !cluster.lock().network.plan().is_member(&host) {
@@ -144,22 +144,22 @@ pub(super) async fn member(cluster: &Cluster, name: &str) -> Result<HostName, Fa
     Ok(host)
 }
 
-/// Does something to its end, also if nobody waits for it any more.
+/// Runs a change to completion, even if the client disconnects.
 async fn whole<T: Send + 'static>(
     change: impl Future<Output = Result<T, Failure>> + Send + 'static,
 ) -> Result<T, Failure> {
     let ended = tokio::spawn(change).await;
-    ended.unwrap_or_else(|error| Err(Failure::new(format!("the change has failed: {error}"), "")))
+    ended.unwrap_or_else(|error| Err(Failure::new(format!("the change failed: {error}"), "")))
 }
 
-/// A device that somebody wants.
+/// A requested device.
 struct Wanted {
     purpose: Purpose,
     mac: Option<Mac>,
 }
 
-/// What becomes of a device that is wanted on `host`, and the MAC that it is to have: a TAP that is there already is plugged in as it
-/// is.
+/// The kind and MAC of a requested device on `host`: an existing TAP is adopted with
+/// its own configuration.
 async fn decide(
     cluster: &Arc<Cluster>,
     host: &HostName,
@@ -193,7 +193,7 @@ async fn decide(
     Ok((kind, mac))
 }
 
-/// Checks that nothing else is wanted of a TAP that is there than what it has: it may be in use.
+/// Checks that the request does not contradict the configuration of an existing TAP, which may be in use.
 fn check_kept(
     name: &str,
     found: FoundTap,
@@ -202,41 +202,41 @@ fn check_kept(
     mac: Option<Mac>,
 ) -> Result<(), Failure> {
     let other = if address.is_some() {
-        "keeps the addresses that it has: leave out `--address`"
+        "keeps its addresses: omit `--address`"
     } else if mac.is_some_and(|mac| mac != found.mac) {
-        "keeps its MAC: leave out `--mac`"
+        "keeps its MAC: omit `--mac`"
     } else if mtu.is_some_and(|mtu| mtu != found.mtu) {
-        "keeps its MTU: leave out `--mtu`"
+        "keeps its MTU: omit `--mtu`"
     } else {
         return Ok(());
     };
     let FoundTap { mac, mtu } = found;
-    let what = format!("the TAP {name} is there already, with the MAC {mac} and an MTU of {mtu}");
-    Err(Failure::new(what, format!("it {other}; or take another name")))
+    let what = format!("the TAP {name} already exists, with MAC {mac} and MTU {mtu}");
+    Err(Failure::new(what, format!("an adopted TAP {other}; or choose another name")))
 }
 
-/// Checks that a network namespace can have this name: it is a file's in one folder, and an argument of `ip`.
+/// Checks that `name` is a valid name of a network namespace: a single path component, and no option of `ip`.
 fn check_netns(name: &str) -> Result<(), Failure> {
     const LONGEST: usize = 255;
     let fits = !name.is_empty() && name.len() <= LONGEST && !name.starts_with(['.', '-']);
     if fits && !name.contains(|letter: char| letter == '/' || letter.is_control()) {
         return Ok(());
     }
-    let what = format!("no network namespace can be called {name:?}");
-    Err(Failure::new(what, "give its name as `ip netns` lists it, not a path"))
+    let what = format!("{name:?} is not a valid name of a network namespace");
+    Err(Failure::new(what, "pass a name from `ip netns list`, not a path"))
 }
 
-/// The MAC that a device is to have.
+/// Parses the MAC of a device.
 fn own_mac(text: &str) -> Result<Mac, Failure> {
     let mac: Mac = text.parse().map_err(|error: InvalidMac| Failure::new(error.to_string(), ""))?;
     if mac.is_station() {
         return Ok(mac);
     }
-    let what = format!("no device can have the MAC {mac}: it is a group's, or nobody's");
-    Err(Failure::new(what, "take one whose second digit is even, as 02:74:72:00:00:01"))
+    let what = format!("the MAC {mac} is not valid for a device: it is a multicast or zero address");
+    Err(Failure::new(what, "choose a MAC whose second digit is even, such as 02:74:72:00:00:01"))
 }
 
-/// Checks that `mac` is at no host's device, and was not heard lately, as behind a proxy.
+/// Checks that no device has `mac` and that no switch has learned it recently, for instance behind a proxy.
 async fn check_unseen(cluster: &Arc<Cluster>, mac: Mac) -> Result<(), Failure> {
     cluster.lock().devices.check_mac(mac)?;
     let plan = cluster.lock().network.plan().clone();
@@ -244,7 +244,7 @@ async fn check_unseen(cluster: &Arc<Cluster>, mac: Mac) -> Result<(), Failure> {
         let Some(Answer::Macs(places)) = answer else { continue };
         if let Some(place) = places.first() {
             let device = place.device.as_ref().map_or_else(String::new, |device| format!("{device} of "));
-            return Err(devices::mac_is_taken(mac, &format!("it was heard at {device}{}", place.host)));
+            return Err(devices::mac_is_taken(mac, &format!("it was seen at {device}{}", place.host)));
         }
     }
     Ok(())
@@ -253,15 +253,14 @@ async fn check_unseen(cluster: &Arc<Cluster>, mac: Mac) -> Result<(), Failure> {
 fn not_attached(error: AskError) -> Failure {
     match error {
         AskError::Silent(host) => {
-            let remedy =
-                "the device is noted, and made when the host is back; `transhume net detach` takes it away";
+            let remedy = "the device is stored, and the node makes it when it reconnects; `transhume net detach` removes it";
             Failure::new(format!("host {host} did not answer"), remedy)
         }
         error => error.into(),
     }
 }
 
-/// Notes a device, and has the node of `host` make it. Returns what was made. One of which that does not say whether it has stays noted: it may be in use.
+/// Stores a device, and has the node of `host` make it. Returns the device. If the node does not answer, the device stays stored, because it may be in use.
 pub(super) async fn attach(
     cluster: Arc<Cluster>,
     host: HostName,
@@ -272,7 +271,7 @@ pub(super) async fn attach(
     let key = devices::key(&host, &name);
     let device = {
         let inner = &mut *cluster.lock();
-        // It may have been removed a moment ago.
+        // The host may have been removed meanwhile.
         if !inner.network.plan().is_member(&host) {
             return Err(plan::not_joined(&host).into());
         }
@@ -291,13 +290,13 @@ pub(super) async fn attach(
             inner.order_all(ToNode::Station(entry));
         }
     } else if let Err(failure) = take_away(&cluster, inner, &host, &key) {
-        tracing::warn!("{name} of {host} could not be made, and stays noted: {failure}");
+        tracing::warn!("{host} could not make device {name}, which stays stored: {failure}");
     }
     asked.map(|_| device.for_node(&name))
 }
 
 impl Inner {
-    /// Checks that a device can be noted at `key`, where none is, with a MAC that none has, if it is to have a certain one.
+    /// Checks that no device is stored at `key`, and that no device has the requested MAC.
     fn check_new(&self, key: &DeviceKey, mac: Option<Mac>) -> Result<(), Failure> {
         self.check_whole()?;
         self.store.ready().map_err(|error| failure::of_store(&error))?;
@@ -306,7 +305,7 @@ impl Inner {
     }
 }
 
-/// Whatever became of the host, the device is not the overlay's any more: its node hears of it when it is back.
+/// Removes a device from the store. If the node is not connected, it removes the device when it reconnects.
 pub(super) fn detach(cluster: &Cluster, host: &HostName, name: &str) -> Result<Event, Failure> {
     let key = devices::key(host, name);
     let inner = &mut *cluster.lock();
@@ -329,7 +328,7 @@ fn take_away(cluster: &Cluster, inner: &mut Inner, host: &HostName, key: &Device
     Ok(())
 }
 
-/// The same with all that `host` has.
+/// Removes all devices of `host` in the same way.
 pub(super) fn take_all_away(cluster: &Cluster, inner: &mut Inner, host: &HostName) -> Result<(), Failure> {
     inner.devices.names(host).iter().try_for_each(|name| {
         let key = devices::key(host, name);
@@ -352,7 +351,7 @@ mod tests {
         NetChange::Detach { host: host.into(), device: device.into() }
     }
 
-    /// The MAC of the station that is said to be gone next.
+    /// The MAC in the next withdrawal of a station.
     async fn withdrawn(node: &mut Played) -> Mac {
         loop {
             if let ToNode::Withdraw { mac, .. } = node.hear_order().await {
@@ -375,7 +374,7 @@ mod tests {
         world.lose("h2", h2).await;
         assert_eq!(world.change(detach("h2", "tap1")).await, Ok(Event::NetForgotten));
         assert_eq!(withdrawn(&mut h1).await, macs[0]);
-        // Nor does the overlay have to join it.
+        // It works even if the host is not part of the overlay.
         world.lay(&mut [&mut h1]).await;
         assert_eq!(world.change(detach("h2", "tap2")).await, Ok(Event::NetForgotten));
         assert_eq!(withdrawn(&mut h1).await, macs[1]);
@@ -390,7 +389,7 @@ mod tests {
         assert_eq!((detached, asked), (Ok(Event::Done), Question::UpToDate));
     }
 
-    /// The wish for tap2 at h2 with this MAC.
+    /// A request for tap2 on h2 with this MAC.
     fn with_mac(text: &str) -> NetChange {
         let purpose = Purpose::Station { address: None, mtu: None, netns: None };
         let mac = Some(text.to_owned());
@@ -404,11 +403,11 @@ mod tests {
             ["", ".", "..", "../../proc/1/ns/net", "/run/netns/web", "-batch", "a\nb", &"x".repeat(256)]
         {
             let failure = check_netns(bad).unwrap_err();
-            assert!(failure.message.contains("no network namespace can be called"), "{failure:?}");
+            assert!(failure.message.contains("is not a valid name of a network namespace"), "{failure:?}");
         }
     }
 
-    /// Answers at a node that it has `found` a TAP.
+    /// Answers the question for an existing TAP with `found`.
     async fn say_found(node: &mut Played, found: FoundTap) {
         loop {
             if let Said::Question(number, Question::Look { .. }) = node.hear().await {
@@ -441,7 +440,7 @@ mod tests {
             let (refused, ()) = tokio::join!(world.change(other), say_found(&mut h2, found));
             let failure = refused.unwrap_err();
             assert!(
-                failure.message.contains("is there already") && failure.remedy.contains(option),
+                failure.message.contains("already exists") && failure.remedy.contains(option),
                 "{failure:?}"
             );
         }
@@ -457,10 +456,10 @@ mod tests {
         assert_eq!(asked, Question::Attach(net::Device { name: "vm1".into(), mac: found.mac, kind }));
         let away = NetChange::Move { host: "h2".into(), device: "vm1".into(), to: "h1".into() };
         let failure = world.change(away).await.unwrap_err();
-        assert!(failure.message.contains("stays there"), "{failure:?}");
+        assert!(failure.message.contains("cannot move"), "{failure:?}");
     }
 
-    /// Answers at a node where a MAC is.
+    /// Answers the question for the location of a MAC.
     async fn say_where(node: &mut Played, place: Option<NetMac>) {
         let (number, question) = node.hear_question().await;
         assert!(matches!(question, Question::Find { .. }), "{question:?}");
@@ -476,10 +475,10 @@ mod tests {
         let tap1 = devices::key(&HostName::new("h1").unwrap(), "tap1");
         let taken = world.cluster.lock().devices.get(&tap1).unwrap().mac.to_string();
         for (mac, expected) in [
-            (taken.as_str(), "it is that of tap1 on h1"),
-            ("01:00:5e:00:00:01", "it is a group's"),
-            ("00:00:00:00:00:00", "or nobody's"),
-            ("52:54:00:12:34", "is no MAC address"),
+            (taken.as_str(), "device tap1 on h1 has it"),
+            ("01:00:5e:00:00:01", "multicast or zero"),
+            ("00:00:00:00:00:00", "multicast or zero"),
+            ("52:54:00:12:34", "is not a MAC address"),
         ] {
             let failure = world.change(with_mac(mac)).await.unwrap_err();
             assert!(failure.message.contains(expected), "{failure:?}");
@@ -495,7 +494,7 @@ mod tests {
         let heard = async { tokio::join!(say_where(&mut h1, Some(place)), say_where(&mut h2, None)) };
         let (refused, _) = tokio::join!(world.change(with_mac(mac)), heard);
         let failure = refused.unwrap_err();
-        assert!(failure.message.contains("it was heard at lan0 of h1"), "{failure:?}");
+        assert!(failure.message.contains("it was seen at lan0 of h1"), "{failure:?}");
         let free = async {
             tokio::join!(say_where(&mut h1, None), say_where(&mut h2, None));
             h2.grant().await
@@ -509,13 +508,13 @@ mod tests {
         assert_eq!(device.mac.to_string(), mac);
     }
 
-    /// Writes a file until there is no room.
+    /// Writes a file until the disk is full.
     fn fill(path: &Path) {
         let mut file = File::create(path).unwrap();
         while file.write_all(&[1; 512]).is_ok() {}
     }
 
-    /// A coordinator with a device noted, and then no room on its disk.
+    /// A coordinator with a stored device, whose disk is then full.
     async fn full() -> (World, Played) {
         let world = World::new().await;
         let mut h1 = world.node("h1").await;
@@ -539,7 +538,7 @@ mod tests {
         world.attach("h1", "tap2", &mut h1).await;
     }
 
-    /// Lets a change fail because it cannot be written, though there seemed to be room.
+    /// Makes a change fail at the write, although the disk seemed to have room.
     async fn break_with(wanted: NetChange) {
         let (world, mut h1) = full().await;
         let elsewhere = tempfile::NamedTempFile::new().unwrap();
@@ -556,13 +555,13 @@ mod tests {
         assert!(failure.message.contains("store"), "{failure:?}");
         let broken = tokio::time::timeout(DEVICE_LIMIT, world.cluster.broken()).await.unwrap();
         assert!(broken.to_string().contains("No space left on device"), "{broken}");
-        // There is room again; but what is known may not be what the store holds.
+        // The disk has room again, but memory and store may differ.
         std::fs::remove_file(world.path("fill")).unwrap();
         let move_away = NetChange::Move { host: "h1".into(), device: "tap1".into(), to: "h1".into() };
         let lay = NetChange::Lay { shape: Shape::Mesh, center: None, plain: false };
         for wanted in [attach("h1", "tap3"), detach("h1", "tap1"), move_away, lay] {
             let failure = world.change(wanted).await.unwrap_err();
-            assert!(failure.message.contains("the coordinator ends"), "{failure:?}");
+            assert!(failure.message.contains("the coordinator is shutting down"), "{failure:?}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! What is plugged in, and where stations are: the coordinator says it, so that nodes need not find it out.
+//! Devices and the locations of stations: the coordinator distributes them, so that nodes need not learn them from traffic.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -13,11 +13,11 @@ use rpc::net::{self, DeviceKind, MOST_STATIONS, ToNode};
 use serde::{Deserialize, Serialize};
 use store::{DeviceKey, Store, StoreError};
 
-/// A device that is plugged in.
+/// A device of the overlay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
     pub mac: Mac,
-    /// The number of the last change that it was part of.
+    /// The number of the last change to this device.
     pub epoch: Epoch,
     kind: DeviceKind,
 }
@@ -27,25 +27,25 @@ pub struct Device {
 pub struct Devices {
     devices: BTreeMap<DeviceKey, Device>,
     macs: HashMap<Mac, DeviceKey>,
-    /// The number of the last change of all.
+    /// The number of the last change to any device.
     last: Epoch,
-    /// Those with which something is being done.
+    /// Devices with a change in progress.
     busy: BTreeSet<DeviceKey>,
     moving: BTreeSet<Mac>,
 }
 
-/// The failure for a MAC that somebody has: `who` says that.
+/// The failure for a MAC that is in use; `who` describes the user.
 pub fn mac_is_taken(mac: Mac, who: &str) -> Failure {
-    let remedy = "take another MAC, or leave `--mac` out: then one is made up that is free";
-    Failure::new(format!("the MAC {mac} is on the overlay already: {who}"), remedy)
+    let remedy = "choose another MAC, or omit `--mac` to get a free one";
+    Failure::new(format!("the MAC {mac} is already in use on the overlay: {who}"), remedy)
 }
 
-/// The device `name` of `host`.
+/// The key of the device `name` of `host`.
 pub fn key(host: &HostName, name: &str) -> DeviceKey {
     (host.to_string(), name.to_owned())
 }
 
-/// The address that such a device is given, if it is.
+/// The address of a device of this kind, if it has one.
 pub fn address(kind: &DeviceKind) -> Option<IpAddr> {
     match kind {
         DeviceKind::Station { address, .. } | DeviceKind::Contained { address, .. } => {
@@ -56,34 +56,37 @@ pub fn address(kind: &DeviceKind) -> Option<IpAddr> {
 }
 
 impl Devices {
-    /// As they are in the store.
+    /// Loads the devices from the store.
     pub fn load(store: &Store) -> Result<Self, StoreError> {
         let (devices, last) = store.devices::<Device>()?;
         let macs = devices.iter().map(|(key, device)| (device.mac, key.clone())).collect();
         Ok(Self { devices, macs, last, ..Self::default() })
     }
 
-    /// Begins to do something with the device at `key`.
+    /// Begins a change to the device at `key`.
     ///
     /// # Errors
-    /// If something else is being done with it.
+    /// If another change is in progress.
     pub fn begin(&mut self, key: &DeviceKey) -> Result<(), Failure> {
         if self.busy.insert(key.clone()) {
             return Ok(());
         }
         let (host, name) = key;
-        Err(Failure::new(format!("{name} on {host} is being changed"), "try again when that is over"))
+        Err(Failure::new(
+            format!("another change of device {name} on {host} is in progress"),
+            "try again when it has finished",
+        ))
     }
 
-    /// It is done.
+    /// Ends the change.
     pub fn end(&mut self, key: &DeviceKey) {
         self.busy.remove(key);
     }
 
-    /// Notes a new device, where none is, with a MAC that is free, if it is to have a certain one.
+    /// Stores a new device at a free key, with the requested MAC or a generated one.
     ///
     /// # Errors
-    /// Those of the store. Whether it is noted is then known when the store is opened anew.
+    /// Fails if the store does. Only reopening the store then shows whether the device is stored.
     pub fn add(
         &mut self,
         store: &Store,
@@ -99,10 +102,10 @@ impl Devices {
         Ok(device)
     }
 
-    /// Forgets the device at `key`, which has `mac`. Returns what nodes have to know.
+    /// Removes the device at `key`, which has `mac`, from the store. Returns the message for the nodes.
     ///
     /// # Errors
-    /// Those of the store. Whether it is forgotten is then known when the store is opened anew.
+    /// Fails if the store does. Only reopening the store then shows whether the device is stored.
     pub fn remove(&mut self, store: &Store, key: &DeviceKey, mac: Mac) -> Result<ToNode, StoreError> {
         let epoch = Epoch(self.last.0 + 1);
         store.change_devices::<Device>(Some(key), None, epoch)?;
@@ -119,33 +122,33 @@ impl Devices {
     pub fn get(&self, key: &DeviceKey) -> Result<&Device, Failure> {
         let (host, name) = key;
         let unknown = || {
-            let what = format!("no device {name} is plugged in on {host}");
-            Failure::new(what, "`transhume net devices` lists those that are")
+            let what = format!("no device {name} is attached on {host}");
+            Failure::new(what, "`transhume net devices` lists the attached devices")
         };
         self.devices.get(key).ok_or_else(unknown)
     }
 
-    /// How many `host` has.
+    /// Number of devices of `host`.
     pub fn count(&self, host: &HostName) -> usize {
         self.of(host).count()
     }
 
-    /// Where the device is that is given `wanted`.
+    /// The device that has the address `wanted`.
     pub fn with_address(&self, wanted: IpAddr) -> Option<&DeviceKey> {
         self.devices.iter().find(|(_, device)| address(&device.kind) == Some(wanted)).map(|(key, _)| key)
     }
 
-    /// The hosts that have devices, in the order of names.
+    /// The hosts that have devices, in the order of their names.
     pub fn hosts(&self) -> BTreeSet<HostName> {
         self.devices.keys().filter_map(|(host, _)| HostName::new(host).ok()).collect()
     }
 
-    /// What those of `host` are called.
+    /// The names of the devices of `host`.
     pub fn names(&self, host: &HostName) -> Vec<String> {
         self.of(host).map(|((_, name), _)| name.clone()).collect()
     }
 
-    /// What is noted of those of `host`.
+    /// The stored devices of `host`, as users see them.
     pub fn noted(&self, host: &HostName) -> Vec<NetDevice> {
         self.of(host).map(|((_, name), device)| device.for_node(name).describe()).collect()
     }
@@ -155,50 +158,50 @@ impl Devices {
         self.devices.range(first..).take_while(move |((of, _), _)| of == host.as_str())
     }
 
-    /// Checks that no device is at `key`.
+    /// Checks that there is no device at `key`.
     ///
     /// # Errors
     /// If there is one.
     pub fn check_free(&self, key: &DeviceKey) -> Result<(), Failure> {
         let (host, name) = key;
         if self.devices.contains_key(key) {
-            let remedy = "take another name, or take it away first: `transhume net detach`";
-            return Err(Failure::new(format!("{name} is plugged in already on {host}"), remedy));
+            let remedy = "choose another name, or detach the device first: `transhume net detach`";
+            return Err(Failure::new(format!("a device {name} is already attached on {host}"), remedy));
         }
         Ok(())
     }
 
-    /// Checks that no device has `mac`, nor may an instance have it.
+    /// Checks that no device has `mac` and that it is not reserved for instances.
     ///
     /// # Errors
-    /// If one has, or may.
+    /// If the MAC is in use or reserved.
     pub fn check_mac(&self, mac: Mac) -> Result<(), Failure> {
         match self.macs.get(&mac) {
             None if network::is_an_instances(mac.0) => {
-                Err(mac_is_taken(mac, "those that begin so are the instances'"))
+                Err(mac_is_taken(mac, "MACs with this prefix are reserved for instances"))
             }
             None => Ok(()),
-            Some((host, name)) => Err(mac_is_taken(mac, &format!("it is that of {name} on {host}"))),
+            Some((host, name)) => Err(mac_is_taken(mac, &format!("device {name} on {host} has it"))),
         }
     }
 
-    /// The station of `device` begins to move. Returns what it is to be afterwards.
+    /// Begins to move the station of `device`. Returns the device as it will be after the move.
     pub fn begin_move(&mut self, device: Device) -> Device {
         self.moving.insert(device.mac);
-        // No other change gets the number, also if the move is not made.
+        // The number is used up even if the move fails.
         self.last = Epoch(self.last.0 + 1);
         Device { epoch: self.last, ..device }
     }
 
-    /// The move is over.
+    /// Ends the move.
     pub fn end_move(&mut self, mac: Mac) {
         self.moving.remove(&mac);
     }
 
-    /// The station at `from` lives at `to` from now on: this is the point of no return.
+    /// Commits the move of the station at `from` to `to`: the point of no return.
     ///
     /// # Errors
-    /// Those of the store. Where it lives is then known when the store is opened anew.
+    /// Fails if the store does. Only reopening the store then shows where the station is.
     pub fn commit_move(
         &mut self,
         store: &Store,
@@ -217,13 +220,13 @@ impl Devices {
         self.devices.insert(key, device);
     }
 
-    /// What the node of `host` has to know of its devices.
+    /// The message with the devices of `host` for its node.
     pub fn of_host(&self, host: &HostName) -> ToNode {
         let devices = self.of(host).map(|((_, name), device)| device.for_node(name)).collect();
         ToNode::Devices { devices, moving: self.moving.iter().copied().collect() }
     }
 
-    /// What each node has to know of all stations, in parts, with those `of_instances`. `number` is that of a host.
+    /// Messages with the locations of all stations, including those `of_instances`, for each node. `number` maps a host to its number.
     pub fn stations(&self, number: impl Fn(&str) -> Option<NodeId>, of_instances: Vec<Entry>) -> Vec<ToNode> {
         let entry = |((host, _), device): (&DeviceKey, &Device)| device.entry(number(host)?);
         let entries: Vec<_> = self.devices.iter().filter_map(entry).chain(of_instances).collect();
@@ -232,18 +235,18 @@ impl Devices {
         entries.chunks(MOST_STATIONS).map(part).chain([last]).collect()
     }
 
-    /// Where the station with `mac` is. `number` is that of a host.
+    /// The location of the station with `mac`. `number` maps a host to its number.
     pub fn entry(&self, mac: Mac, number: impl Fn(&str) -> Option<NodeId>) -> Option<Entry> {
         let key = self.macs.get(&mac)?;
         self.devices.get(key)?.entry(number(&key.0)?)
     }
 
-    /// A MAC that no device has: the same for the same name, if that is free.
+    /// A free MAC; the same for the same name, if possible.
     fn free_mac(&self, (host, name): &DeviceKey, kind: &DeviceKind) -> Mac {
         let first = match kind {
-            // A station's, and nobody's from a factory.
+            // Locally administered, so that no manufacturer has assigned it.
             DeviceKind::Station { .. } | DeviceKind::Contained { .. } | DeviceKind::Adopted { .. } => 0x02,
-            // A bridge takes over the lowest MAC that is in it unless it has one of its own: not ours.
+            // A bridge without its own MAC takes the lowest MAC of its ports; this one must not be the lowest.
             DeviceKind::Proxy { .. } => 0xfe,
         };
         let mut attempts = (0_u32..).map(|attempt| {
@@ -257,7 +260,7 @@ impl Devices {
 }
 
 impl Device {
-    /// Whether it is a TAP that its host has had before.
+    /// Whether it is a TAP that existed before it was attached.
     pub fn is_adopted(&self) -> bool {
         matches!(self.kind, DeviceKind::Adopted { .. })
     }
@@ -267,12 +270,12 @@ impl Device {
         self.kind == *kind
     }
 
-    /// As a node makes it.
+    /// The device as nodes describe it.
     pub fn for_node(&self, name: &str) -> net::Device {
         net::Device { name: name.to_owned(), mac: self.mac, kind: self.kind.clone() }
     }
 
-    /// Where it is, if it is a station: behind `node`.
+    /// The location of the device's station, if it has one, behind `node`.
     pub fn entry(&self, node: NodeId) -> Option<Entry> {
         if matches!(self.kind, DeviceKind::Proxy { .. }) {
             return None;
@@ -297,7 +300,7 @@ mod tests {
             Self { path: directory.path().join("store"), _directory: directory }
         }
 
-        /// The store and what is in it, as a coordinator finds them that begins.
+        /// The store and its contents, as a coordinator finds them at its start.
         fn open(&self) -> (Store, Devices) {
             let store = Store::open(&self.path).unwrap();
             let devices = Devices::load(&store).unwrap();
@@ -335,7 +338,7 @@ mod tests {
         let key = key(&h1, "tap1");
         let (store, mut devices) = world.open();
         let first = devices.add(&store, &key, station(), None).unwrap();
-        assert!(devices.check_free(&key).unwrap_err().message.contains("plugged in already"));
+        assert!(devices.check_free(&key).unwrap_err().message.contains("already attached"));
         drop((store, devices));
 
         let (store, mut devices) = world.open();
@@ -375,7 +378,7 @@ mod tests {
         assert_eq!(entries[0].addresses, [IpAddr::from([10, 88, 0, 1])]);
     }
 
-    /// What was noted of a device before there were others than these.
+    /// The stored format of a device before further kinds were added.
     #[derive(Serialize)]
     struct NotedBefore(Mac, Epoch, KindBefore);
 
@@ -423,7 +426,7 @@ mod tests {
     fn one_thing_at_a_time_is_done_with_a_device() {
         let (mut devices, key) = (Devices::default(), key(&host("h1"), "tap1"));
         devices.begin(&key).unwrap();
-        assert!(devices.begin(&key).unwrap_err().message.contains("is being changed"));
+        assert!(devices.begin(&key).unwrap_err().message.contains("is in progress"));
         devices.end(&key);
         devices.begin(&key).unwrap();
     }

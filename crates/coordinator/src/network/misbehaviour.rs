@@ -1,15 +1,15 @@
-//! What nodes tell of offloads that misbehave, of which each host has a share of the event log.
+//! Rate limit for nodes' reports of failed offloads: each host gets a share of the event log.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use ::moves::HostName;
 
-/// Events of one host in a [`PERIOD`]. More than a host has offloads, links and devices that could be switched off at once.
+/// Events of one host per [`PERIOD`]: more than the offloads, links and devices of a host that can fail at once.
 const MOST: u32 = 256;
 const PERIOD: Duration = Duration::from_secs(3600);
 
-/// How much each host has told lately.
+/// Number of recent reports of each host.
 #[derive(Default)]
 pub struct Misbehaviour(HashMap<HostName, Told>);
 
@@ -19,7 +19,7 @@ struct Told {
 }
 
 impl Misbehaviour {
-    /// Whether another event of `host` is noted. A node that tells ever more would push all others out of the log.
+    /// Whether another event of `host` is logged. Without a limit, one node could push all other events out of the log.
     pub fn admits(&mut self, host: &HostName, now: Instant) -> bool {
         let told = self.0.entry(host.clone()).or_insert(Told { since: now, events: 0 });
         if now.saturating_duration_since(told.since) >= PERIOD {
@@ -27,7 +27,9 @@ impl Misbehaviour {
         }
         told.events = told.events.saturating_add(1);
         if told.events == MOST + 1 {
-            tracing::warn!("{host} tells of ever more offloads that misbehave: no more is noted for a while");
+            tracing::warn!(
+                "{host} reports too many failed offloads: further reports are dropped for a while"
+            );
         }
         told.events <= MOST
     }

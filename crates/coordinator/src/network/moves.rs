@@ -1,4 +1,4 @@
-//! A station's device moves to another host, with its MAC and address.
+//! Moves of a station's device to another host; the station keeps its MAC and address.
 //!
 //! ```text
 //! source          coordinator         destination        others
@@ -10,8 +10,8 @@
 //!   │◀─── Devices ─────│                   │
 //! ```
 //!
-//! Whatever fails before the point of no return, the station stays; afterwards it has moved. Both hosts are told at last what
-//! they are to have, and a node that is away is told so when it is back: no half of a move remains.
+//! Until the point of no return, a failure leaves the station on its source; afterwards it has moved. At the end both hosts get their
+//! lists of devices, and a node that was disconnected gets its list when it reconnects, so no partial move remains.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,32 +28,32 @@ use super::rollout::Order;
 use crate::cluster::Cluster;
 use crate::failure;
 
-/// How long a node may take to make a device.
+/// Time limit for a node to make a device.
 const PREPARE_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long a node may take for what is done at once. Nodes that tests play are restarted meanwhile.
+/// Time limit for a node's other steps, which take no time by themselves. Tests restart their nodes meanwhile.
 const LIMIT: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 2 });
 
-/// How long the station waits at most for nodes that have not yet heard of its new place, to which what it sends is a lie. The rest of
-/// a hand-over takes a few milliseconds, and all of it is to take less than 50.
+/// How long the station waits at most for nodes that have not yet learned its new location; they would reject its frames. The rest of
+/// a hand-over takes a few milliseconds, and the whole has a target of 50 ms.
 const HEARSAY: Duration = Duration::from_millis(20);
 
-/// A move that is being made.
+/// A move in progress.
 struct Move {
     cluster: Arc<Cluster>,
     from: HostName,
     to: HostName,
     old_key: DeviceKey,
     new_key: DeviceKey,
-    /// As it is to be.
+    /// The device after the move.
     device: Device,
     entry: Entry,
 }
 
-/// Moves the device `name` of `from` to `to`.
+/// Moves the device `name` from `from` to `to`.
 ///
 /// # Errors
-/// If it is not moved; or if it is, but does not run yet.
+/// If the device is not moved, or is moved but does not run yet.
 pub async fn make(
     cluster: Arc<Cluster>,
     from: HostName,
@@ -77,23 +77,20 @@ impl Move {
         }
         let device = inner.devices.get(&old_key)?.clone();
         if from == to {
-            return Err(Failure::new(format!("{name} is on {from} already"), "name another host"));
+            return Err(Failure::new(format!("{name} is already on {from}"), "choose another host"));
         }
         if let Some(away) = [&from, &to].into_iter().find(|host| !inner.nodes.contains_key(host)) {
             return Err(failure::host_down(away));
         }
         let number = inner.network.plan().number(&to).ok_or_else(|| super::plan::not_joined(&to))?;
         let no_station = || {
-            let remedy = "detach it, and make another one there: `transhume net proxy`";
-            Failure::new(format!("{name} is a proxy, whose LAN does not move"), remedy)
+            let remedy = "detach it, and make another proxy on that host: `transhume net proxy`";
+            Failure::new(format!("{name} is a proxy, which cannot move because its LAN stays"), remedy)
         };
         device.entry(number).ok_or_else(no_station)?;
         if device.is_adopted() {
-            let what = format!("{name} was there before it was plugged in on {from}, and stays there");
-            return Err(Failure::new(
-                what,
-                "plug in one of the overlay's own, which can move: `transhume net attach`",
-            ));
+            let what = format!("{name} is an adopted TAP of {from} and cannot move");
+            return Err(Failure::new(what, "attach a new device, which can move: `transhume net attach`"));
         }
         inner.devices.check_free(&new_key)?;
         inner.devices.begin(&old_key)?;
@@ -112,7 +109,7 @@ impl Move {
         self.commit()?;
         self.tell_all().await;
         self.ask(&self.to, Question::Resume { mac }, LIMIT).await.map_err(|failure| {
-            let help = format!("it runs there as soon as the node of {} is back", self.to);
+            let help = format!("it runs as soon as the node of {} reconnects", self.to);
             Failure::new(format!("{name} has moved, but does not run yet: {}", failure.message), help)
         })?;
         let pause_us = u64::try_from(paused.elapsed().as_micros()).unwrap_or(u64::MAX);
@@ -128,7 +125,7 @@ impl Move {
     fn commit(&self) -> Result<(), Failure> {
         let inner = &mut *self.cluster.lock();
         inner.check_whole()?;
-        // One of them may have been removed meanwhile.
+        // One of the hosts may have been removed meanwhile.
         inner.devices.get(&self.old_key)?;
         if !inner.network.plan().is_member(&self.to) {
             return Err(super::plan::not_joined(&self.to));
@@ -138,13 +135,13 @@ impl Move {
         committed.map_err(|error| self.cluster.not_written(inner, error))
     }
 
-    /// Tells all nodes the new place, and waits until they have it, or for a moment.
+    /// Announces the new location to all nodes, and waits for their confirmations or a time limit.
     async fn tell_all(&self) {
         let members: Vec<_> = self.cluster.lock().network.plan().members().cloned().collect();
         let mut telling = JoinSet::new();
         for host in members {
             let (cluster, entry) = (self.cluster.clone(), self.entry.clone());
-            // Who does not hear it now is told all when it is back.
+            // Other nodes get all locations when they reconnect.
             telling.spawn(async move {
                 let _ = cluster.ask_net(&host, Question::Commit(entry), HEARSAY).await;
             });
@@ -152,11 +149,11 @@ impl Move {
         telling.join_all().await;
     }
 
-    /// Tells both hosts what they are to have, and where the station is: a node that was restarted meanwhile had no device of it
-    /// when it was told that.
+    /// Sends both hosts their lists of devices and the station's location: a node that has restarted meanwhile had no such device
+    /// when the location was announced.
     fn end(&self) {
         let inner = &mut *self.cluster.lock();
-        // Where it is, is known when the store is opened anew.
+        // Only reopening the store shows the location.
         if inner.is_broken {
             return;
         }
@@ -184,14 +181,14 @@ mod tests {
     use super::super::played::{Played, World};
     use super::*;
 
-    /// What a node that comes anew is told of devices and stations, before all else.
+    /// The devices and locations that a reconnecting node gets first.
     struct Told {
         devices: Vec<net::Device>,
         moving: bool,
         place: Option<NodeId>,
     }
 
-    /// A station of h1 that begins to move to h2, which has prepared its device.
+    /// A move of a station from h1 to h2, which has prepared its device.
     struct Begun {
         world: World,
         nodes: Vec<Played>,
@@ -212,7 +209,7 @@ mod tests {
             Self { world, nodes: vec![h1, h2], moving, device }
         }
 
-        /// Restarts the node of the `index`th host. Returns what it is told.
+        /// Restarts the node of the `index`th host. Returns its first messages.
         async fn restart(&mut self, index: usize) -> Told {
             let host = ["h1", "h2"][index];
             self.world.lose(host, self.nodes.remove(index)).await;
@@ -232,7 +229,7 @@ mod tests {
             }
         }
 
-        /// What both are told at the end: which devices they have, and where the station is.
+        /// The last messages to both nodes: their devices, and the station's location.
         async fn end(&mut self) -> [(Vec<net::Device>, NodeId); 2] {
             let mut told = vec![];
             for node in &mut self.nodes {
@@ -261,7 +258,7 @@ mod tests {
         let told = begun.restart(1).await;
         assert!(told.devices.is_empty() && told.moving && told.place == Some(H1));
         begun.nodes[0].answer(number, Ok(Answer::Done));
-        // The device that it had prepared is gone, so that it can do neither.
+        // The prepared device is gone, so the node can do neither.
         for expected in ["Commit", "Resume"] {
             let (number, question) = begun.nodes[1].hear_question().await;
             assert!(format!("{question:?}").starts_with(expected), "{question:?}");

@@ -1,5 +1,5 @@
-//! Instances that are on the overlay. The network device of each is a station: it is where the instance is, and its epoch is the
-//! instance's, so nothing is noted of it besides, and what commits a move moves it as well (ADR 0024).
+//! Instances on the overlay. The network device of each is a station at the instance's location, with the instance's
+//! epoch. So nothing else is stored, and the commit of a move also moves the station (ADR 0024).
 
 use std::collections::BTreeSet;
 
@@ -13,17 +13,17 @@ use overlay::switch::Entry;
 use rpc::net::{DeviceKind, ToNode, describe_nic};
 
 use super::devices;
-use super::plan::{self, Plan};
+use super::plan::Plan;
 use crate::cluster::Inner;
 use crate::instances;
 
-/// How an instance is made, if it is on the overlay.
+/// The specification of an instance that is on the overlay.
 fn on_overlay(instance: &Instance) -> Option<InstanceSpec> {
     let spec = Blueprint::decode(&instance.spec).ok()?.spec;
     (spec.network_kind == NetworkKind::Overlay).then_some(spec)
 }
 
-/// Where the station of an instance is, if it has one.
+/// The location of the instance's station, if it has one.
 fn entry(plan: &Plan, instance: &Instance) -> Option<Entry> {
     let network = on_overlay(instance)?.network;
     let node = plan.number(&instance.host)?;
@@ -32,30 +32,19 @@ fn entry(plan: &Plan, instance: &Instance) -> Option<Entry> {
 }
 
 impl Inner {
-    /// What a new instance on `host` is plugged into, if nothing is said: the overlay, if it is laid out.
+    /// The default network of a new instance on `host`: the overlay, if it has been laid out.
     pub fn usual_network(&self) -> NetworkKind {
         if self.network.plan().is_empty() { NetworkKind::Bridge } else { NetworkKind::Overlay }
     }
 
-    /// Checks that an instance's device can be plugged in on `host`.
-    ///
-    /// # Errors
-    /// If the overlay is wanted, and does not join it.
-    pub fn check_network(&self, host: &HostName, kind: NetworkKind) -> Result<(), Failure> {
-        match kind {
-            NetworkKind::Overlay if !self.network.plan().is_member(host) => Err(plan::not_joined(host)),
-            NetworkKind::Overlay | NetworkKind::Bridge => Ok(()),
-        }
-    }
-
-    /// Tells all nodes where `instance` is from now on, if it is on the overlay.
+    /// Announces the location of `instance` to all nodes, if it is on the overlay.
     pub fn nic_is_placed(&self, instance: &Instance) {
         if let Some(entry) = entry(self.network.plan(), instance) {
             self.order_all(ToNode::Station(entry));
         }
     }
 
-    /// Tells all nodes that `instance` is no more, if it was on the overlay.
+    /// Withdraws the station of `instance`, if it was on the overlay.
     pub fn nic_is_gone(&self, instance: &Instance) {
         if let Some(spec) = on_overlay(instance) {
             let (mac, epoch) = (Mac(spec.network.mac), instance.epoch.next());
@@ -63,7 +52,7 @@ impl Inner {
         }
     }
 
-    /// Where the stations of all instances are.
+    /// The locations of the stations of all instances.
     pub(super) fn nic_entries(&self) -> Vec<Entry> {
         let instances = self.machine.image().instances.values();
         instances.filter_map(|instance| entry(self.network.plan(), instance)).collect()
@@ -75,42 +64,42 @@ impl Inner {
         instances.filter(|instance| on_overlay(instance).is_some()).map(|it| it.host.clone()).collect()
     }
 
-    /// What is known of those of `host`.
+    /// The network devices of the instances on `host`, as users see them.
     pub(super) fn nics_noted(&self, host: &HostName) -> Vec<NetDevice> {
         let here = self.machine.image().instances.values().filter(|instance| instance.host == *host);
         here.filter_map(on_overlay).map(|spec| describe_nic(&spec.name, &spec.network)).collect()
     }
 
-    /// Checks that no instance has the address that a device of this `kind` is given. One on a bridge must not have it either: a proxy
-    /// may be on that.
+    /// Checks that no instance has the address of a device of this `kind`. Instances on a bridge count too, because a proxy
+    /// may connect that bridge to the overlay.
     ///
     /// # Errors
-    /// If one has: of the two, one would be lost to others.
+    /// If an instance has the address: with a duplicate, one of the two would be unreachable.
     pub(super) fn check_no_instances(&self, kind: &DeviceKind) -> Result<(), Failure> {
         let Some(address) = devices::address(kind) else { return Ok(()) };
         let mut instances = self.machine.image().instances.iter();
         match instances.find(|(vid, _)| address == instances::address(**vid)) {
             None => Ok(()),
             Some((_, Instance { name, .. })) => Err(Failure::new(
-                format!("{address} is the address of the instance {name}"),
-                "give the device another one; `transhume ps` shows those of the instances",
+                format!("the instance {name} has the address {address}"),
+                "choose another address; `transhume ps` shows the addresses of instances",
             )),
         }
     }
 
-    /// Checks that `name` on `host` is not the device of an instance.
+    /// Checks that `name` on `host` is not the network device of an instance.
     ///
     /// # Errors
-    /// If it is: that goes where the instance goes, and ends with it.
+    /// If it is: that device moves and ends with its instance.
     pub(super) fn check_no_nic(&self, host: &HostName, name: &str) -> Result<(), Failure> {
         let is_nic = |instance: &Instance| instance.host == *host && on_overlay(instance).is_some();
         if self.find(name).is_none_or(|(_, instance)| !is_nic(instance)) {
             return Ok(());
         }
         let remedy = format!(
-            "move the instance, and it goes along: `transhume move {name} HOST`; or end it: `transhume kill {name}`"
+            "move the instance with its device, `transhume move {name} HOST`, or end it, `transhume kill {name}`"
         );
-        Err(Failure::new(format!("{name} on {host} is the network device of an instance"), remedy))
+        Err(Failure::new(format!("device {name} on {host} belongs to an instance"), remedy))
     }
 }
 
@@ -125,6 +114,7 @@ mod tests {
 
     use super::super::played::{Played, World, attach_with};
     use super::*;
+    use crate::planning;
 
     fn instance(name: &str, kind: NetworkKind) -> (Vid, Instance) {
         let vid = Vid::new(7).unwrap();
@@ -211,7 +201,7 @@ mod tests {
             }
         };
         let failure = refused.await.unwrap_err();
-        assert!(failure.message.contains("10.77.1.7 is the address of the instance job"), "{failure:?}");
+        assert!(failure.message.contains("the instance job has the address 10.77.1.7"), "{failure:?}");
         assert_eq!(world.cluster.lock().devices.count(&HostName::new("h1").unwrap()), 0);
         world.attach("h1", "tap1", &mut h1).await;
     }
@@ -222,18 +212,20 @@ mod tests {
         let mut h1 = world.node("h1").await;
         let host = HostName::new("h1").unwrap();
         assert_eq!(world.cluster.lock().usual_network(), NetworkKind::Bridge);
-        let refused = world.cluster.lock().check_network(&host, NetworkKind::Overlay).unwrap_err();
+        let is_on_overlay = || planning::view(&world.cluster.lock()).hosts[&host].is_on_overlay;
+        assert!(!is_on_overlay());
+        let refused = super::super::plan::not_joined(&host);
         assert!(refused.message.contains("does not join h1") && refused.remedy.contains("net layout"));
         world.lay(&mut [&mut h1]).await;
         assert_eq!(world.cluster.lock().usual_network(), NetworkKind::Overlay);
         add(&world, instance("job", NetworkKind::Overlay));
+        assert!(is_on_overlay());
         let inner = world.cluster.lock();
-        inner.check_network(&host, NetworkKind::Overlay).unwrap();
         assert_eq!(inner.nic_hosts(), [host.clone()].into());
         assert_eq!(inner.nics_noted(&host)[0].name, "job");
         assert!(inner.check_no_nic(&host, "job").unwrap_err().remedy.contains("transhume move job HOST"));
         inner.check_no_nic(&host, "tap1").unwrap();
         let taken = inner.devices.check_mac(Mac(network::mac_of(Vid::new(9).unwrap()))).unwrap_err();
-        assert!(taken.message.contains("the instances'"), "{taken:?}");
+        assert!(taken.message.contains("reserved for instances"), "{taken:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Devices that nodes ask for themselves: those of machines that were joined by `transhume net up`.
+//! Devices that nodes request for themselves: those of machines that joined with `transhume net up`.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -15,34 +15,34 @@ use super::rollout::Order;
 use super::{changes, devices};
 use crate::cluster::{AskError, Cluster, Inner};
 
-/// How long something else may be done with the device: a connection before may have asked for it, too.
+/// How long a request waits for another change of the same device, such as a request over a previous connection.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// How often it is looked whether that is over.
+/// How often that is checked.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How long a node waits after each wish: one that asks all the time would keep the store, and all other nodes, busy.
+/// Pause after each request of a node: without it, one node could keep the store and all other nodes busy.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// The longest name that a network device can have, in bytes.
+/// The longest name of a network device, in bytes.
 const LONGEST_NAME: usize = 15;
 
-/// The most devices of a host with those that it asks for.
+/// The most devices of a host, including those that it requests.
 const MOST: usize = 1024;
 
-/// What a node wants.
+/// A node's request.
 pub struct Wanted {
     pub device: String,
     pub kind: DeviceKind,
-    /// What the device was called before.
+    /// The former name of the device.
     pub former: Option<String>,
 }
 
-/// The hosts whose nodes' wishes are being fulfilled, one at a time, and what each has wished meanwhile: only the last counts.
+/// Hosts with a request in progress, and the latest further request of each, which replaces earlier ones.
 #[derive(Default)]
 pub struct Wishes(HashMap<HostName, Option<Wanted>>);
 
-/// The node of `host` is to have the device that it asks for.
+/// Handles the request of the node of `host` for a device.
 pub fn wish(cluster: &Arc<Cluster>, inner: &mut Inner, host: &HostName, wanted: Wanted) {
     match inner.wishes.0.entry(host.clone()) {
         Entry::Occupied(mut next) => {
@@ -70,16 +70,16 @@ async fn fulfil(cluster: Arc<Cluster>, host: HostName, first: Wanted) {
     }
 }
 
-/// One that is there already stays, with its MAC.
+/// Attaches the device. An existing device stays, with its MAC.
 async fn plug(cluster: &Arc<Cluster>, host: &HostName, wanted: Wanted) {
     let failure = match try_to_plug(cluster, host, wanted).await {
-        // Who did not answer asks again when it is back.
+        // A node that did not answer repeats its request when it reconnects.
         Ok(()) | Err(AskError::Silent(_)) => return,
         Err(error) => Failure::from(error),
     };
-    tracing::warn!("{host} does not get the device that it asks for: {failure}");
+    tracing::warn!("cannot attach the device that {host} requests: {failure}");
     let inner = &mut *cluster.lock();
-    // A node that wishes something else is not to end because of this.
+    // A node with an invalid request stays connected.
     if inner.wishes.0.get(host).is_none_or(Option::is_none) {
         let reason = reason(&failure.message, &failure.remedy);
         inner.order([Order { to: vec![host.clone()], what: ToNode::NotPlugged { reason } }]);
@@ -93,7 +93,7 @@ async fn try_to_plug(cluster: &Arc<Cluster>, host: &HostName, wanted: Wanted) ->
         DeviceKind::Proxy { .. } | DeviceKind::Contained { .. } | DeviceKind::Adopted { .. } => false,
     };
     if device.len() > LONGEST_NAME || !fits(&kind) {
-        return Err(Failure::new("such a device cannot be made", "choose a shorter name").into());
+        return Err(Failure::new("the node requests an invalid device", "choose a shorter name").into());
     }
     for name in former.iter().chain([&device]) {
         await_turn(cluster, host, name).await?;
@@ -110,14 +110,14 @@ async fn try_to_plug(cluster: &Arc<Cluster>, host: &HostName, wanted: Wanted) ->
         }
     }
     if cluster.lock().devices.count(host) >= MOST {
-        let what = format!("{MOST} devices are plugged in on {host}");
-        return Err(Failure::new(what, "take some away first: `transhume net detach`").into());
+        let what = format!("{host} already has {MOST} devices, the maximum");
+        return Err(Failure::new(what, "detach some of them first: `transhume net detach`").into());
     }
     let host = changes::member(cluster, host.as_str()).await?;
     changes::attach(cluster.clone(), host, device, kind, None).await.map(drop)
 }
 
-/// Waits until nothing is being done with the device called `name`.
+/// Waits until no change of the device called `name` is in progress.
 async fn await_turn(cluster: &Cluster, host: &HostName, name: &str) -> Result<(), Failure> {
     let (key, end) = (devices::key(host, name), Instant::now() + PATIENCE);
     loop {
@@ -154,7 +154,7 @@ mod tests {
             let Question::Attach(device) = node.grant().await else { panic!("others are asked") };
             asked.push(device.name);
         }
-        // The first one may be done before all have come.
+        // The first request may be done before all have arrived.
         assert!(asked.len() < 100, "{asked:?}");
         while !world.cluster.lock().wishes.0.is_empty() {
             sleep(LOOK).await;
@@ -204,7 +204,7 @@ mod tests {
         let (_, Question::Attach(device)) = node.hear_question().await else { panic!("others are asked") };
         world.lose("h1", node).await;
         let mut node = world.node("h1").await;
-        // It has the device, and does not ask for it again.
+        // The node has the device, and does not request it again.
         let devices = loop {
             match node.hear_order().await {
                 ToNode::Devices { devices, .. } => break devices,
@@ -230,8 +230,8 @@ mod tests {
             let wanted = Wanted { device: device.into(), kind, former: Some("tap1".into()) };
             Failure::from(try_to_plug(&cluster, &host, wanted).await.unwrap_err()).message
         };
-        assert!(ask(&"x".repeat(LONGEST_NAME + 1), "10.88.0.2/24").await.contains("cannot be made"));
-        assert!(ask("tap0", &"1".repeat(65)).await.contains("cannot be made"));
+        assert!(ask(&"x".repeat(LONGEST_NAME + 1), "10.88.0.2/24").await.contains("invalid device"));
+        assert!(ask("tap0", &"1".repeat(65)).await.contains("invalid device"));
         assert!(ask("tap0", "10.88.0.2/24").await.contains("no host"));
         assert_eq!(cluster.lock().devices.count(&host), 0);
     }

@@ -1,4 +1,4 @@
-//! Which hosts the overlay joins, and by which links.
+//! The plan of the overlay: its hosts and links.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,62 +7,64 @@ use moves::HostName;
 use overlay::topology::{Link, MAX_NODES, NodeId, Topology, Version};
 use serde::{Deserialize, Serialize};
 
-/// What a link costs that nobody has said anything else about.
+/// The default cost of a link.
 const LEAST_COST: u32 = 1;
 
-/// So many hosts' numbers are remembered, and more only of those that have something of their own.
+/// Number of remembered host numbers; beyond it, only hosts with devices or instances of their own are remembered.
 pub const MOST_NUMBERS: usize = 2 * MAX_NODES;
 
 /// The hosts of a link, in ascending order.
 type Ends = (HostName, HostName);
 
-/// What was said of a link.
+/// The properties of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
     pub cost: u32,
-    /// Datagrams are not sealed.
+    /// Datagrams are not encrypted.
     pub plain: bool,
 }
 
-/// What is to be. Every change makes a new version of it.
+/// The wanted topology. Every change makes a new version.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// Which overlay it is. Nodes that know another one, of a coordinator whose store was lost, begin anew.
+    /// Identifies the overlay. Nodes that know another overlay, of a coordinator whose store was lost, start over.
     overlay: u64,
     version: u32,
     members: BTreeSet<HostName>,
-    /// Of hosts that were ever joined: one that comes back is still the same.
+    /// Numbers of all hosts, including former ones: a host that returns keeps its number.
     numbers: BTreeMap<HostName, NodeId>,
-    /// Who comes later is linked to it.
+    /// New hosts are linked to this one.
     center: Option<HostName>,
     links: BTreeMap<Ends, Terms>,
-    /// The number that was given last.
+    /// The last assigned number.
     last_node: u16,
 }
 
-/// The plan of a new overlay, with `center` alone.
+/// The plan of a new overlay with `center` as its only host.
 pub fn first_star(center: &HostName) -> Result<Plan, Failure> {
     Plan::random()?.lay(Shape::Star, Some(center), &[center.clone()].into(), false)
 }
 
 impl Plan {
-    /// Whether nothing was ever laid.
+    /// Whether no topology was ever laid.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
-    /// The plan of an overlay of its own, which no other one is called.
+    /// An empty plan of the overlay with this id.
     pub fn new(overlay: u64) -> Self {
         Self { overlay, ..Self::default() }
     }
 
-    /// The same, with a random number.
+    /// An empty plan with a random overlay id.
     ///
     /// # Errors
-    /// If the kernel has none.
+    /// If the kernel has no random bytes.
     pub fn random() -> Result<Self, Failure> {
         let overlay = getrandom::u64();
-        overlay.map(Self::new).map_err(|error| Failure::new(format!("random numbers: {error}"), ""))
+        overlay.map(Self::new).map_err(|error| {
+            Failure::new(format!("cannot get random bytes from the kernel: {error}"), "try again")
+        })
     }
 
     pub fn overlay(&self) -> u64 {
@@ -85,39 +87,39 @@ impl Plan {
         self.members.iter()
     }
 
-    /// The number of a host that is joined, or once was.
+    /// The number of a current or former host.
     pub fn number(&self, host: &HostName) -> Option<NodeId> {
         self.numbers.get(host).copied()
     }
 
-    /// What nodes are called.
+    /// The names of hosts by their numbers.
     pub fn names(&self) -> Vec<(NodeId, HostName)> {
         self.members.iter().filter_map(|host| Some((self.number(host)?, host.clone()))).collect()
     }
 
-    /// Links with what was said of them.
+    /// The links with their properties.
     pub fn links(&self) -> impl Iterator<Item = (&Ends, Terms)> {
         self.links.iter().map(|(ends, terms)| (ends, *terms))
     }
 
-    /// The links on which datagrams are not sealed, the lower number first.
+    /// The links whose datagrams are not encrypted; the lower number comes first.
     pub fn plain_links(&self) -> Vec<(NodeId, NodeId)> {
         let plain = self.links.iter().filter(|(_, terms)| terms.plain);
         let ends = plain.filter_map(|((a, b), _)| Some((self.number(a)?, self.number(b)?)));
         ends.map(|(a, b)| (a.min(b), a.max(b))).collect()
     }
 
-    /// The plan as nodes understand it.
+    /// The topology that nodes install.
     pub fn topology(&self) -> Result<Topology, Failure> {
         let node = |host: &HostName| self.number(host);
         let link =
             |((a, b), terms): (&Ends, &Terms)| Some(Link { a: node(a)?, b: node(b)?, cost: terms.cost });
         let links = self.links.iter().filter_map(link).collect();
         let topology = Topology::new(self.version(), self.members.iter().filter_map(node).collect(), links);
-        topology.map_err(|error| Failure::new(error.to_string(), "lay it out anew: `transhume net layout`"))
+        topology.map_err(|error| Failure::new(error.to_string(), "lay it out again: `transhume net layout`"))
     }
 
-    /// Joins `hosts`, no others, as `shape` says. The center is the one named, or the present one, or the first.
+    /// Lays a topology of `shape` over exactly these `hosts`. The center is the given one, else the present one, else the first.
     pub fn lay(
         &self,
         shape: Shape,
@@ -129,7 +131,7 @@ impl Plan {
         let Some(center) = center.or(present).or_else(|| hosts.first()).cloned() else {
             return Err(Failure::new(
                 "no host is connected to the coordinator",
-                "start a node on each host that the overlay is to join",
+                "start a node on each host of the overlay",
             ));
         };
         let mut plan = Self { center: Some(center.clone()), links: BTreeMap::new(), ..self.next() };
@@ -143,8 +145,8 @@ impl Plan {
             Shape::Mesh => Topology::mesh(plan.version(), &nodes),
             Shape::Hypercube => Topology::hypercube(plan.version(), &nodes),
         };
-        let laid =
-            laid.map_err(|error| Failure::new(error.to_string(), "lay a star: it needs the fewest links"))?;
+        let laid = laid
+            .map_err(|error| Failure::new(error.to_string(), "lay a star, which needs the fewest links"))?;
         let names: BTreeMap<NodeId, HostName> = plan.names().into_iter().collect();
         let terms = |cost| Terms { cost, plain };
         let link = |link: &Link| (ends(&names[&link.a], &names[&link.b]), terms(link.cost));
@@ -152,7 +154,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Joins one more host, by a link to the center.
+    /// Adds a host with a link to the center.
     pub fn join(&self, host: &HostName) -> Result<Self, Failure> {
         let mut plan = self.next();
         plan.enter(host)?;
@@ -162,11 +164,11 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Joins `host` no more. Whom it has held together with the others is linked to the center, which is another one if it was that.
+    /// Removes a host. Hosts that would be cut off are linked to the center; if the center leaves, another host replaces it.
     pub fn leave(&self, host: &HostName) -> Self {
         let mut plan = self.next();
         plan.members.remove(host);
-        // It is another one if it comes back.
+        // If the host returns, it gets a new number.
         plan.numbers.remove(host);
         plan.links.retain(|(a, b), _| a != host && b != host);
         plan.center = plan.center.filter(|center| center != host).or_else(|| plan.members.first().cloned());
@@ -183,24 +185,27 @@ impl Plan {
         self.members.iter().find(|host| !reached.contains(host)).cloned()
     }
 
-    /// Links two hosts, or changes what was said of their link.
+    /// Links two hosts, or changes the properties of their link.
     pub fn add_link(&self, a: &HostName, b: &HostName, terms: Terms) -> Result<Self, Failure> {
         self.check_members([a, b])?;
         if a == b {
-            return Err(Failure::new(format!("{a} needs no link to itself"), "name two hosts"));
+            return Err(Failure::new(
+                format!("a link needs two different hosts, but both are {a}"),
+                "pass two different hosts",
+            ));
         }
         let mut plan = self.next();
         plan.links.insert(ends(a, b), terms);
         Ok(plan)
     }
 
-    /// Takes a link away, unless that cuts hosts off.
+    /// Removes a link, unless that cuts hosts off.
     pub fn remove_link(&self, a: &HostName, b: &HostName) -> Result<Self, Failure> {
         self.check_members([a, b])?;
         let mut plan = self.next();
         if plan.links.remove(&ends(a, b)).is_none() {
             return Err(Failure::new(
-                format!("{a} and {b} are not linked"),
+                format!("there is no link between {a} and {b}"),
                 "`transhume net links` lists the links",
             ));
         }
@@ -209,14 +214,14 @@ impl Plan {
             let lost: Vec<_> =
                 plan.members().filter(|host| !reached.contains(host)).map(HostName::as_str).collect();
             return Err(Failure::new(
-                format!("without this link {a} does not reach {}", lost.join(", ")),
+                format!("without this link, {a} cannot reach {}", lost.join(", ")),
                 "add another link first: `transhume net link add`",
             ));
         }
         Ok(plan)
     }
 
-    /// How it differs from the one `before`.
+    /// The difference from the plan `before`.
     pub fn changed_since(&self, before: &Self) -> NetLaid {
         let (mut added, mut changed) = (0, 0);
         for (ends, terms) in &self.links {
@@ -246,8 +251,8 @@ impl Plan {
         }
         if self.members.len() >= MAX_NODES {
             return Err(Failure::new(
-                format!("the overlay joins {MAX_NODES} hosts already, and no more can"),
-                "lay it out anew without those that are down: `transhume net layout`",
+                format!("the overlay is full: it has {MAX_NODES} hosts"),
+                "lay it out again without the hosts that are down: `transhume net layout`",
             ));
         }
         if !self.numbers.contains_key(host) {
@@ -258,8 +263,8 @@ impl Plan {
         Ok(())
     }
 
-    /// The same, but if many numbers are remembered, those of hosts are forgotten that are not joined and of which nodes know
-    /// nothing: not of those that `are_known`. A host whose number was forgotten is another one when it comes back.
+    /// Drops the numbers of former hosts if too many are remembered, except hosts for which `are_known` holds because nodes still refer
+    /// to them. A host whose number was dropped gets a new one when it returns.
     pub fn forget_numbers(mut self, are_known: impl Fn(&HostName) -> bool) -> Self {
         if self.numbers.len() > MOST_NUMBERS {
             let members = &self.members;
@@ -268,15 +273,15 @@ impl Plan {
         self
     }
 
-    /// A number that no other host has, nor had not long ago: frames for it may still be under way.
+    /// A number that no host has, or had recently: frames for the former host may still be in flight.
     fn free_number(&mut self) -> Result<NodeId, Failure> {
         let mut is_taken = vec![false; usize::from(u16::MAX) + 1];
         self.numbers.values().for_each(|node| is_taken[usize::from(node.0)] = true);
         let behind = self.last_node.checked_add(1).unwrap_or(1);
         let free = (behind..=u16::MAX).chain(1..behind).find(|node| !is_taken[usize::from(*node)]);
         let none = || {
-            let remedy = "take the devices away of hosts that do not come back: `transhume net detach`";
-            Failure::new("there is no number for one more host", remedy)
+            let remedy = "detach the devices of hosts that do not return: `transhume net detach`";
+            Failure::new("no number is free for another host", remedy)
         };
         self.last_node = free.ok_or_else(none)?;
         Ok(NodeId(self.last_node))
@@ -302,11 +307,11 @@ impl Plan {
     }
 }
 
-/// The failure for a host that the overlay does not join.
+/// The failure for a host that is not part of the overlay.
 pub fn not_joined(host: &HostName) -> Failure {
     Failure::new(
-        format!("the overlay does not join {host}"),
-        "`transhume net layout` joins all hosts that are up",
+        format!("{host} is not part of the overlay"),
+        "add all connected hosts with `transhume net layout`",
     )
 }
 
@@ -357,20 +362,20 @@ mod tests {
     fn who_comes_later_is_linked_to_the_center_and_keeps_a_number_of_its_own() {
         let plan = star(&["b", "c"]).join(&host("a")).unwrap();
         assert_eq!((plan.version(), links(&plan)), (Version(2), vec!["a-b:1".into(), "b-c:1".into()]));
-        // Without c, and then with d: it does not get the number that c had.
+        // Without c, and then with d: d does not get the number of c.
         let numbers = |plan: &Plan| plan.names();
         let c = numbers(&plan).into_iter().find(|(_, name)| *name == host("c")).unwrap().0;
         let plan = plan.lay(Shape::Star, None, &hosts(&["a", "b"]), false).unwrap().join(&host("d")).unwrap();
         assert!(numbers(&plan).iter().all(|(node, _)| *node != c), "{plan:?}");
         assert_eq!(plan.center(), Some(&host("b")));
-        // And c is who it was when it comes back.
+        // When c returns, it has its old number.
         let plan = plan.join(&host("c")).unwrap();
         assert!(numbers(&plan).contains(&(c, host("c"))), "{plan:?}");
     }
 
     #[test]
     fn who_leaves_is_somebody_else_when_it_comes_back_and_cuts_nobody_off() {
-        // d behind c behind a; then the center goes as well.
+        // d is linked to c, and c to a; then the center leaves as well.
         let plan = star(&["a", "b", "c"]).join(&host("d")).unwrap();
         let plan = plan.add_link(&host("c"), &host("d"), costs(2)).unwrap();
         let plan = plan.remove_link(&host("a"), &host("d")).unwrap();
@@ -426,12 +431,12 @@ mod tests {
         let (a, b, c) = (host("a"), host("b"), host("c"));
         let plan = star(&["a", "b", "c"]);
         let failure = plan.remove_link(&a, &c).unwrap_err();
-        assert!(failure.message.contains("does not reach c"), "{failure:?}");
+        assert!(failure.message.contains("cannot reach c"), "{failure:?}");
         let plan = plan.add_link(&c, &b, costs(3)).unwrap();
         assert_eq!(links(&plan), ["a-b:1", "a-c:1", "b-c:3"]);
         let plan = plan.remove_link(&c, &a).unwrap();
         assert_eq!(links(&plan), ["a-b:1", "b-c:3"]);
-        assert!(plan.remove_link(&a, &c).unwrap_err().message.contains("not linked"));
+        assert!(plan.remove_link(&a, &c).unwrap_err().message.contains("no link"));
     }
 
     #[test]
@@ -455,7 +460,10 @@ mod tests {
     fn only_members_are_linked_and_not_to_themselves() {
         let plan = star(&["a", "b"]);
         assert!(
-            plan.add_link(&host("a"), &host("x"), costs(1)).unwrap_err().message.contains("does not join x")
+            plan.add_link(&host("a"), &host("x"), costs(1))
+                .unwrap_err()
+                .message
+                .contains("x is not part of the overlay")
         );
         assert!(plan.add_link(&host("a"), &host("a"), costs(1)).is_err());
         let free = plan.add_link(&host("a"), &host("b"), costs(0)).unwrap();

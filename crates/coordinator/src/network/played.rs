@@ -1,4 +1,4 @@
-//! Nodes that tests play, word by word.
+//! Simulated nodes, which tests control message by message.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -21,10 +21,10 @@ use super::changes;
 use crate::cluster::Cluster;
 use crate::nodes;
 
-/// How long anything may take.
+/// Time limit of every step.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Where nodes say that they are reached.
+/// The port that simulated nodes report.
 const PORT: u16 = 1;
 
 /// A coordinator.
@@ -34,16 +34,16 @@ pub struct World {
     disk: Disk,
 }
 
-/// A disk of 4 MiB, in memory, that only this thread sees.
+/// A disk of 4 MiB, in memory, visible to this thread only.
 struct Disk(tempfile::TempDir);
 
-/// A node as the coordinator sees it.
+/// A simulated node.
 pub struct Played {
     outbox: Outbox<wire::FromNode>,
     inbox: channel::Inbox<FromCoordinator>,
 }
 
-/// What a node is told of the overlay.
+/// A message about the overlay.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Said {
     Order(ToNode),
@@ -53,7 +53,7 @@ pub enum Said {
 impl Disk {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        // SAFETY: the thread shares nothing with others that would be unshared but its view of the file systems.
+        // SAFETY: the call unshares only this thread's mount namespace and working directory, on which no other thread relies.
         unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.unwrap();
         mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
         mount("none", folder.path(), "tmpfs", MountFlags::empty(), c"size=4096k").unwrap();
@@ -68,7 +68,7 @@ impl Drop for Disk {
 }
 
 impl World {
-    /// A coordinator of which nothing was there before. Its tasks have to run on this thread.
+    /// A new coordinator with an empty store. Its tasks have to run on this thread.
     pub async fn new() -> Self {
         let disk = Disk::new();
         pki::create_authority(&disk.0.path().join("pki")).unwrap();
@@ -87,24 +87,24 @@ impl World {
 
     fn endpoint(&self, name: &str) -> Endpoint {
         let pki = self.path("pki");
-        // It is there already if the node comes again.
+        // The store exists already if the node reconnects.
         let _ = pki::issue(&pki, name);
         Endpoint::new(Identity::load(&pki, name).unwrap()).unwrap()
     }
 
-    /// The node of `host`, which is connected.
+    /// Connects the node of `host`.
     pub async fn node(&self, host: &str) -> Played {
         let node = self.greet(host, PORT).await;
         self.until(host, true).await;
         node
     }
 
-    /// What a node of `host` is told that is not wanted.
+    /// The refusal that a node of `host` gets.
     pub async fn refused(&self, host: &str) -> Option<FromCoordinator> {
         self.greet(host, PORT).await.hear_any().await
     }
 
-    /// A node of `host`, reached at `port`, which has just said who it is.
+    /// Connects a node of `host` that reports `port`, and sends its Hello.
     pub async fn greet(&self, host: &str, port: u16) -> Played {
         let stream = self.endpoint(host).connect(self.address, COORDINATOR).await.unwrap();
         let (outbox, inbox) = channel::open(stream);
@@ -114,7 +114,7 @@ impl World {
         Played { outbox, inbox }
     }
 
-    /// Loses the connection of the node of `host`.
+    /// Closes the connection of the node of `host`.
     pub async fn lose(&self, host: &str, node: Played) {
         drop(node);
         self.until(host, false).await;
@@ -130,7 +130,7 @@ impl World {
         timeout(LIMIT, come).await.unwrap();
     }
 
-    /// Lays a star of `nodes`, which are all that are connected.
+    /// Lays a star of `nodes`, which must be all connected nodes.
     pub async fn lay(&self, nodes: &mut [&mut Played]) {
         let star = NetChange::Lay { shape: Shape::Star, center: None, plain: false };
         let (laid, ()) = tokio::join!(self.change(star), Played::use_topology(nodes));
@@ -141,14 +141,14 @@ impl World {
         timeout(LIMIT, changes::fulfil(&self.cluster, wanted)).await.unwrap()
     }
 
-    /// Plugs in a station's device at `node`, that of `host`.
+    /// Attaches a station's device at `node`, the node of `host`.
     pub async fn attach(&self, host: &str, device: &str, node: &mut Played) {
         let (attached, _) = tokio::join!(self.change(attach(host, device)), node.grant());
         attached.unwrap();
     }
 }
 
-/// A wish for a station's device.
+/// A request for a station's device.
 pub fn attach(host: &str, device: &str) -> NetChange {
     attach_with(host, device, "10.88.0.1/24")
 }
@@ -160,12 +160,12 @@ pub fn attach_with(host: &str, device: &str, address: &str) -> NetChange {
 }
 
 impl Played {
-    /// What it is told next; `None` if its connection is over.
+    /// The next message; `None` if the connection is closed.
     pub async fn hear_any(&mut self) -> Option<FromCoordinator> {
         timeout(LIMIT, self.inbox.receive()).await.unwrap().unwrap()
     }
 
-    /// Whom it is to believe no more, as it is told next. It does at once.
+    /// The next revocation list, which the node confirms.
     pub async fn hear_removed(&mut self) -> Option<Removed> {
         while let Ok(Some(message)) = timeout(LIMIT, self.inbox.receive()).await.unwrap() {
             if let FromCoordinator::Removed { number, removed } = message {
@@ -176,12 +176,12 @@ impl Played {
         None
     }
 
-    /// The same each time, until its connection is lost.
+    /// Confirms all revocation lists until the connection is closed.
     pub async fn believe(mut self) {
         while self.hear_removed().await.is_some() {}
     }
 
-    /// What it is told next of the overlay. It has installed each topology at once.
+    /// The next message about the overlay. The node confirms topologies at once.
     pub async fn hear(&mut self) -> Said {
         loop {
             match timeout(LIMIT, self.inbox.receive()).await.unwrap().unwrap() {
@@ -200,12 +200,12 @@ impl Played {
         }
     }
 
-    /// Lets all `nodes` come to use the next topology.
+    /// Lets all `nodes` install and use the next topology.
     pub async fn use_topology(nodes: &mut [&mut Self]) {
         let mut others = nodes.iter_mut();
         let Some(first) = others.next() else { return };
         let first = async { while !matches!(first.hear().await, Said::Order(ToNode::Use { .. })) {} };
-        // Each is told to use it when all have installed it.
+        // Each node gets the order to use it when all have installed it.
         tokio::join!(first, Box::pin(Self::use_topology(others.into_slice())));
     }
 
@@ -220,7 +220,7 @@ impl Played {
         }
     }
 
-    /// The next question, and its number, but for one whether there is a TAP: there is none.
+    /// The next question and its number. Questions for an existing TAP are answered: there is none.
     pub async fn hear_question(&mut self) -> (u64, Question) {
         loop {
             match self.hear().await {
@@ -239,7 +239,7 @@ impl Played {
         self.outbox.send(&wire::FromNode::Answer { number, answer }).unwrap();
     }
 
-    /// Does what it is asked next. Returns what that was.
+    /// Confirms the next question. Returns the question.
     pub async fn grant(&mut self) -> Question {
         let (number, question) = self.hear_question().await;
         self.answer(number, Ok(Answer::Done));

@@ -1,7 +1,7 @@
-//! How all nodes come to use one topology at a time: each installs it, and when all have, all use it.
+//! The rollout of a topology: each node installs it, and when all have installed it, all switch to it.
 //!
-//! A node that is away is waited for as long as [`PATIENCE`]: it may forward frames while the coordinator does not
-//! hear it. Whoever has not installed it by then loses frames until it is back.
+//! A disconnected node is waited for during [`PATIENCE`], because it may still forward frames. A node that
+//! has not installed the topology by then loses frames until it reconnects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,24 +12,24 @@ use rpc::net::ToNode;
 
 use super::plan::Plan;
 
-/// How long nodes are waited for.
+/// How long the rollout waits for nodes.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What is to be said to nodes.
+/// A message to nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
     pub to: Vec<HostName>,
     pub what: ToNode,
 }
 
-/// The plan, and who has it.
+/// The plan and the progress of its rollout.
 #[derive(Debug, Default)]
 pub struct Rollout {
     plan: Plan,
     connected: BTreeSet<HostName>,
-    /// Who has not installed it. Empty: it is in use.
+    /// Nodes that have not installed the plan. If this is empty, the plan is in use.
     awaited: BTreeSet<HostName>,
-    /// Who could not, and why. They try again.
+    /// Nodes that could not install the plan, with the reason. They try again.
     failed: BTreeMap<HostName, String>,
 }
 
@@ -38,17 +38,17 @@ impl Rollout {
         &self.plan
     }
 
-    /// Who has not installed the plan, and is waited for.
+    /// The nodes that have not installed the plan and are waited for.
     pub fn awaited(&self) -> impl Iterator<Item = &HostName> {
         self.awaited.iter()
     }
 
-    /// Who could not install the plan, and why.
+    /// The nodes that could not install the plan, with the reason.
     pub fn failed(&self) -> &BTreeMap<HostName, String> {
         &self.failed
     }
 
-    /// Begins with a new plan. [`Self::time_is_up`] is due after [`PATIENCE`].
+    /// Begins the rollout of a new plan. [`Self::time_is_up`] is due after [`PATIENCE`].
     pub fn begin(&mut self, plan: Plan) -> Option<Order> {
         self.awaited = plan.members().cloned().collect();
         self.failed.clear();
@@ -61,7 +61,7 @@ impl Rollout {
         self.connected.iter().filter(|host| self.plan.is_member(host)).cloned().collect()
     }
 
-    /// `host` is there from now on, and knows nothing.
+    /// Handles a `host` that has connected and has no topology.
     pub fn connected(&mut self, host: &HostName) -> Option<Order> {
         self.connected.insert(host.clone());
         if self.plan.is_member(host) { self.install(vec![host.clone()]) } else { None }
@@ -72,7 +72,7 @@ impl Rollout {
         self.failed.remove(host);
     }
 
-    /// `host` cannot install `version`, for which the others do not wait.
+    /// Handles the failure of `host` to install `version`; the rollout no longer waits for it.
     pub fn not_installed(&mut self, host: &HostName, version: Version, reason: String) -> Option<Order> {
         if version != self.plan.version() || !self.plan.is_member(host) {
             return None;
@@ -82,7 +82,7 @@ impl Rollout {
         self.awaited.is_empty().then(|| self.use_it(self.present()))
     }
 
-    /// `host` has installed `version`.
+    /// Handles the installation of `version` on `host`.
     pub fn installed(&mut self, host: &HostName, version: Version) -> Option<Order> {
         if version != self.plan.version() {
             return None;
@@ -95,7 +95,7 @@ impl Rollout {
         self.awaited.is_empty().then(|| self.use_it(self.present()))
     }
 
-    /// Whoever has not installed `version` is waited for no more.
+    /// Stops waiting for nodes that have not installed `version`.
     pub fn time_is_up(&mut self, version: Version) -> Option<Order> {
         if version != self.plan.version() || self.awaited.is_empty() {
             return None;
@@ -105,13 +105,13 @@ impl Rollout {
     }
 
     fn install(&self, to: Vec<HostName>) -> Option<Order> {
-        // A plan was checked before it was noted.
+        // The plan was validated before it was stored.
         let topology = self.plan.topology().ok()?;
         let (overlay, plain, hosts) = (self.plan.overlay(), self.plan.plain_links(), self.plan.names());
         Some(Order { to, what: ToNode::Install { overlay, topology, plain, hosts } })
     }
 
-    /// A node that has not installed it refuses, and is told again when it has.
+    /// A node that has not installed it refuses the order, and gets it again after the installation.
     fn use_it(&self, to: Vec<HostName>) -> Order {
         Order { to, what: ToNode::Use { version: self.plan.version() } }
     }

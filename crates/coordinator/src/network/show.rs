@@ -1,4 +1,4 @@
-//! How the overlay is, for the command line. What many hosts say is longer than a line may be: each is told by itself.
+//! The state of the overlay for the command line. The state of many hosts would exceed the length of a line, so each host gets its own event.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,13 +15,13 @@ use super::plan::{Plan, Terms};
 use crate::cluster::Cluster;
 use crate::server::Client;
 
-/// How long a node may take to answer.
+/// Time limit for a node's answer.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// Links, or the like, in one event.
+/// The most links, or similar entries, in one event.
 const AT_ONCE: usize = 1000;
 
-/// Tells how all is.
+/// Sends the state of all hosts and links.
 ///
 /// # Errors
 /// If the client cannot be told.
@@ -39,7 +39,7 @@ pub async fn state(cluster: &Arc<Cluster>, client: &mut Client) -> io::Result<()
     client.say(&Event::Done).await
 }
 
-/// Tells where MACs are.
+/// Sends the locations of MACs.
 ///
 /// # Errors
 /// If the client cannot be told.
@@ -66,7 +66,7 @@ pub async fn macs(cluster: &Arc<Cluster>, client: &mut Client) -> io::Result<()>
     end_without(unanswered, client).await
 }
 
-/// Tells who has sent how much to whom.
+/// Sends the traffic matrix.
 ///
 /// # Errors
 /// If the client cannot be told.
@@ -85,7 +85,7 @@ pub async fn matrix(cluster: &Arc<Cluster>, window_s: u64, client: &mut Client) 
     end_without(unanswered, client).await
 }
 
-/// Tells that nothing more comes, and who has not answered.
+/// Sends the last event, with the hosts that have not answered.
 async fn end_without(hosts: Vec<String>, client: &mut Client) -> io::Result<()> {
     if !hosts.is_empty() {
         client.say(&Event::NetUnanswered { hosts }).await?;
@@ -104,7 +104,7 @@ fn overview(cluster: &Cluster) -> (Network, Plan) {
     (network, plan)
 }
 
-/// How it is on each host that has said it.
+/// The state of each host that has answered.
 type States = BTreeMap<HostName, Option<NetHostState>>;
 
 fn states(answers: BTreeMap<HostName, Option<Answer>>) -> States {
@@ -115,8 +115,8 @@ fn states(answers: BTreeMap<HostName, Option<Answer>>) -> States {
     answers.into_iter().map(|(host, answer)| (host, state(answer))).collect()
 }
 
-/// The hosts that have said how it is or have not, and those that have devices or instances on it although the overlay does not join them: they were
-/// away when it was laid anew.
+/// The hosts of the plan with their state, if they answered, and hosts outside the plan that have devices or instances on the overlay: they were
+/// disconnected when it was laid out again.
 fn hosts(cluster: &Cluster, mut states: States) -> Vec<NetHost> {
     let inner = cluster.lock();
     for host in inner.devices.hosts().into_iter().chain(inner.nic_hosts()) {
@@ -146,7 +146,7 @@ fn links(plan: &Plan, states: &States) -> Vec<NetLink> {
     plan.links().map(link).collect()
 }
 
-/// What each host of the plan answers, if it does.
+/// The answers of the hosts of the plan; `None` for a host that did not answer.
 pub(super) async fn ask_all(
     cluster: &Arc<Cluster>,
     plan: &Plan,
@@ -180,7 +180,7 @@ mod tests {
         let found = hosts(&world.cluster, silent(&["h1", "h2"]));
         assert!(found.iter().all(|host| host.connected && host.state.is_none()), "{found:?}");
         world.lose("h2", h2).await;
-        // Nor does the overlay join it any more.
+        // It is no longer part of the overlay.
         world.lay(&mut [&mut h1]).await;
         let answered = [(HostName::new("h1").unwrap(), Some(NetHostState::default()))].into();
         let found = hosts(&world.cluster, answered);

@@ -51,12 +51,12 @@ fn what_the_overlay_cannot_do_is_refused_in_words() -> Result<()> {
         refused(&lab.transhume(&[&["net"], arguments].concat())?, expected)
     };
     let net = |arguments: &[&str]| lab.transhume(&[&["net"], arguments].concat())?.success();
-    refused(&["attach", "h1", "tap1"], &["does not join h1", "net layout"])?;
+    refused(&["attach", "h1", "tap1"], &["h1 is not part of the overlay", "net layout"])?;
     refused(&["layout", "star", "--center", "h9"], &["h9", "transhume hosts"])?;
     net(&["layout", "star"])?;
     refused(&["link", "add", "h1", "h9"], &["h9", "transhume hosts"])?;
-    refused(&["link", "add", "h1", "h1"], &["h1", "itself"])?;
-    refused(&["link", "rm", "h2", "h1"], &["h1", "does not reach", "link add"])?;
+    refused(&["link", "add", "h1", "h1"], &["h1", "two different hosts"])?;
+    refused(&["link", "rm", "h2", "h1"], &["h1", "cannot reach", "link add"])?;
     refused(&["attach", "h1", "name-of-a-device"], &["name-of-a-device", "1 to 15"])?;
     refused(&["attach", "h1", "lo"], &["lo", "ip link"])?;
     net(&["attach", "h1", "tap1", "--address", "10.88.0.1/24"])?;

@@ -115,19 +115,23 @@ fn one_that_cannot_be_saved_or_restored_keeps_all_from_it() -> Result<()> {
     let lock = Signal::new("checkpoint-lock");
     start(&lab, "a", &["sleep", "1000"])?;
     start(&lab, "b", &["flock", lock.path().to_str().context("a path")?, "sleep", "1000"])?;
-    refused(&lab, &["checkpoint", "--group", "jbo", &directory], "no instance is in a group `jbo`")?;
+    refused(&lab, &["checkpoint", "--group", "jbo", &directory], "no instance belongs to group `jbo`")?;
     lab.eventually("one is pinned", || {
         Ok(!lab.transhume(&["move", "b", "h2", "--dry-run"])?.status.success())
     })?;
-    refused(&lab, &["checkpoint", "--group", "job", &directory], "group job is not saved, and runs on")?;
+    refused(
+        &lab,
+        &["checkpoint", "--group", "job", &directory],
+        "group job was not saved and continues to run",
+    )?;
     ensure!(is_empty(&directory), "something is left in {directory}");
     lab.transhume(&["kill", "b"])?.success()?;
     start(&lab, "b", &["sleep", "1000"])?;
     save(&lab, "job", &directory)?;
-    refused(&lab, &["checkpoint", "--group", "job", &directory], "there is a checkpoint in")?;
-    refused(&lab, &["restore", &directory], "there is an instance `a` already")?;
+    refused(&lab, &["checkpoint", "--group", "job", &directory], "already contains a checkpoint")?;
+    refused(&lab, &["restore", &directory], "an instance `a` already exists")?;
     kill_all(&lab)?;
-    refused(&lab, &["restore", &checkpoints.directory("old")], "there is no checkpoint to be restored in")?;
+    refused(&lab, &["restore", &checkpoints.directory("old")], "cannot read a checkpoint in")?;
     refused(&lab, &["restore", &directory, "--to", "h7"], "no host `h7`")?;
     let pages =
         fs::read_dir(&directory)?.filter_map(Result::ok).map(|entry| entry.path().join("pages-1.img"));
@@ -159,7 +163,7 @@ fn what_a_killed_coordinator_was_saving_is_removed() -> Result<()> {
     lab.lab.kill(coordinator)?;
     lab.lab.start(coordinator)?;
     let ended = saving.end(LIMIT)?;
-    ensure!(ended.errors.contains("whether group job is saved is not known"), "{ended:?}");
+    ensure!(ended.errors.contains("it is unknown whether group job was saved"), "{ended:?}");
     lab.eventually("what is of no use is removed", || Ok(is_empty(&directory)))?;
     ensure!(lab.instances()?.iter().all(|it| matches!(it.state, State::Running)), "{:?}", lab.instances());
     Ok(())

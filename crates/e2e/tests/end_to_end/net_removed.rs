@@ -116,7 +116,11 @@ fn a_token_that_was_revoked_lets_nobody_in_any_more() -> Result<()> {
     let token = new_token(&world)?;
     world.ask(&["net", "token", "revoke", "2"])?.success()?;
     let refused = world.refused(B, &["--join", &token])?;
-    ensure!(refused.contains("the token was revoked\n  `transhume net token` on 192.0.2.1"), "{refused}");
+    ensure!(
+        refused
+            .contains("the token was revoked\n  create a new token with `transhume net token` on 192.0.2.1"),
+        "{refused}"
+    );
     let _second = world.up(B, &words(&join))?;
     let listed: Vec<_> =
         tokens(&world)?.into_iter().map(|token| (token.id, token.state, token.hosts)).collect();
@@ -169,7 +173,7 @@ fn a_machine_that_is_removed_gets_nothing_through_until_it_joins_by_a_new_token(
     keep_from_coordinator(&world, false)?;
     let ended = second.end(LIMIT)?;
     let says_so = |errors: &str| {
-        errors.contains("the host `b` was removed from the cluster") && errors.contains("a new token")
+        errors.contains("host `b` was removed from the cluster") && errors.contains("a new token")
     };
     ensure!(!ended.status.success() && says_so(&ended.errors), "{ended:?}");
     keep_from_coordinator(&world, true)?;
@@ -199,7 +203,7 @@ fn what_cannot_be_removed_is_said_with_the_reason() -> Result<()> {
     let world = World::new(1)?;
     let (_first, _) = world.first()?;
     for (host, expected) in [
-        ("a", "host a has the coordinator"),
+        ("a", "host a runs the coordinator"),
         ("b", "there is no host `b`"),
         ("coordinator", "there is no host `coordinator`"),
     ] {

@@ -13,9 +13,9 @@ fn start(lab: &TestLab, name: &str, options: &[&str]) -> Result<Ended> {
 }
 
 fn is_refused(ended: &Ended, by: &str) -> Result<()> {
-    let why = format!("`{by}` is on host");
+    let why = format!("`{by}` is there");
     ensure!(!ended.status.success() && ended.errors.contains(&why), "{ended:?}");
-    ensure!(ended.errors.contains("instances with app=db are kept apart"), "{ended:?}");
+    ensure!(ended.errors.contains("anti-affinity on app=db"), "{ended:?}");
     Ok(())
 }
 
@@ -23,7 +23,10 @@ fn is_refused(ended: &Ended, by: &str) -> Result<()> {
 fn is_left_alone(lab: &TestLab) -> Result<()> {
     let ended = lab.transhume(&["move", "c", "h1"])?;
     let says = |words: &str| ended.errors.contains(words);
-    ensure!(!ended.status.success() && says("`c` has moved and cools down for another"), "{ended:?}");
+    ensure!(
+        !ended.status.success() && says("`c` has moved recently and cools down for another"),
+        "{ended:?}"
+    );
     ensure!(says("min") && says("--force"), "{ended:?}");
     let present = lab.settled("c")?;
     ensure!(present.host == "h3" && present.cools_down_for_s.is_some(), "{present:?}");

@@ -206,14 +206,17 @@ fn a_shell_at_a_terminal_goes_on_over_a_move() -> Result<()> {
     let mut desk = Desk::start(&lab, "job", &["python3", "-c", UNREAD])?;
     desk.expect("unread")?;
     let plan = planned()?;
-    ensure!(!plan.status.success() && format!("{plan:?}").contains("in a pseudo-terminal"), "{plan:?}");
+    ensure!(
+        !plan.status.success() && format!("{plan:?}").contains("unread data in a pseudo-terminal"),
+        "{plan:?}"
+    );
     desk.press("\n")?;
     desk.expect("all is read")?;
     ensure!(lab.move_to("job", "h1")?.outcome == Outcome::Moved);
 
     let refused = lab.transhume(&["exec", "--tty", "job", "--", "bash"])?;
     ensure!(
-        refused.status.code() == Some(2) && refused.errors.contains("the standard input is no terminal"),
+        refused.status.code() == Some(2) && refused.errors.contains("standard input is not a terminal"),
         "{refused:?}"
     );
     Ok(())

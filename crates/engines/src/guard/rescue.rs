@@ -1,4 +1,4 @@
-//! What is done for processes whose CRIU dies.
+//! Restores processes whose CRIU dies.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;

@@ -38,7 +38,7 @@ fn stop(criu: i32) -> io::Result<()> {
     let (_, status) = ptrace::wait(criu)?;
     match ptrace::Stop::of(status) {
         Some(ptrace::Stop::Event(libc::PTRACE_EVENT_STOP)) => Ok(()),
-        _ => Err(io::Error::other("CRIU does not wait at its hook")),
+        _ => Err(io::Error::other("CRIU is not waiting at its hook")),
     }
 }
 

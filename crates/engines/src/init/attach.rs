@@ -1,4 +1,4 @@
-//! Init's connection to the node of the host on which it is just now.
+//! Init's connection to the node of its current host.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};

@@ -1,4 +1,4 @@
-//! Where a user of a container is at home. What says so is the container's, and may say anything.
+//! The home directory of a user of a container, from the container's own `/etc/passwd`, which is untrusted input.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

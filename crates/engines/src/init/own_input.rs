@@ -1,8 +1,8 @@
 //! The standard input of the instance's own command, until a session takes it.
 //!
-//! The client that started the instance opens that session at once, and if it is killed before, nobody ever does: then the input
-//! ends, or the command would wait for it for ever. Time counts only while a session could come: not before the node has answered, nor
-//! while it is away, and from the begin again when it, or the coordinator, is back.
+//! The client that started the instance opens that session at once. If the client is killed before that, no session ever comes: then the
+//! input ends after a timeout, so that the command does not wait for ever. The timeout runs only while a session can come: not before the
+//! node has answered, nor while it is away. It restarts when the node or the coordinator is back.
 
 use std::process::ChildStdin;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! A session: a command that runs beside the instance's own, its pipes or its terminal, and what there is to say of it. Or
-//! only the standard input of the instance's own command.
+//! A session: a command that runs beside the instance's own, with its pipes or terminal and its unsent messages. Or only the standard
+//! input of the instance's own command.
 //!
 //! ```text
 //!  runs ──reaped──▶ ended ──pipes read, all said──▶ told ──Leave──▶ (forgotten)

@@ -152,7 +152,7 @@ impl Sessions {
 }
 
 fn too_many() -> FromSession {
-    let what = format!("{MAX_SESSIONS} commands run in the instance beside its own already");
+    let what = format!("the instance already runs {MAX_SESSIONS} commands beside its own");
     let remedy = "wait until one of them has ended".to_owned();
     FromSession::Ended { end: End::NotStarted(NotStarted { code: 126, what, remedy }), lengths: [0, 0] }
 }

@@ -193,7 +193,7 @@ impl Faults {
             event::REMOVE | event::UNMAP => {
                 Happened::Dropped { page: page(first), pages: page(second - first) }
             }
-            _ => return Err(io::Error::other("the kernel tells of what nobody has asked for")),
+            _ => return Err(io::Error::other("the kernel reports an event that was not requested")),
         }))
     }
 }

@@ -1,4 +1,4 @@
-//! Whoever holds the userfaultfds beside the pager.
+//! The second process that holds the userfaultfds, beside the pager.
 //!
 //! It is forked so that both have one table of descriptors: what one of them is told to open, as the userfaultfd of a process that has
 //! forked, the other has as well. If either ends, the other kills the instance, waits until that has ended, and only then ends too.

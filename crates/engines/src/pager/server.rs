@@ -1,4 +1,4 @@
-//! What is asked of the source, by way of the node.
+//! Requests to the source, through the node.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};

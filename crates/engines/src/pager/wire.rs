@@ -1,4 +1,4 @@
-//! What node and pager say to each other: packets with a header of 32 bytes, and pages behind it where it says so.
+//! The protocol between node and pager: packets with a header of 32 bytes, which pages follow where the header says so.
 
 use std::io;
 
@@ -10,7 +10,7 @@ const HEADER: usize = 32;
 /// The most pages in one message: a packet holds no more.
 pub const MAX_PAGES: u64 = 15;
 
-/// A message. What is in one direction is ignored in the other.
+/// A message. A message sent in the wrong direction is ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
     /// To the pager: the process will lack these pages.
@@ -129,7 +129,7 @@ impl Message {
 }
 
 fn not_understood() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "what node and pager say to each other is not understood")
+    io::Error::new(io::ErrorKind::InvalidData, "a message between node and pager is invalid")
 }
 
 impl Fetched {

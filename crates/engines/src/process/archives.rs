@@ -1,13 +1,13 @@
-//! File systems in memory of containers, which CRIU carries as archives that it has `tar` make and unpack.
+//! The tmpfs mounts of containers, which CRIU dumps as archives made and unpacked by `tar`.
 //!
-//! While the instance runs it is looked at what the archives would be, as at its memory, so that most of them is where it is to be
-//! when it stands still. The files in them lie where they lay as long as none comes or goes or has other holes: then all behind it
-//! is sent again.
+//! Pre-copy rounds read what the archives would be while the instance runs, like its memory, so that most of their pages are at the
+//! destination when it stops. A file keeps its place in an archive as long as no file before it appears, disappears or changes its
+//! holes; otherwise everything behind it is sent again.
 //!
-//! CRIU wants them compressed, which takes much longer than to send them, while the instance stands still. So it finds another
-//! `tar` first, which leaves that out, and keeps times to the nanosecond, attributes and ACLs: where there is an ACL, the mode tells
-//! more rights of the group than that has. What it unpacks may be compressed or not. Where that cannot be run, as in a directory whose
-//! file system is mounted `noexec`, the next one in `$PATH` is.
+//! CRIU compresses archives, which takes much longer than sending them, while the instance is stopped. So a wrapper for `tar` comes
+//! first in CRIU's `$PATH`. It does not compress, and keeps nanosecond times, extended attributes and ACLs: with an ACL, the mode alone
+//! would give the group too many rights. It unpacks both compressed and plain archives. If the wrapper cannot run, for example in a
+//! directory mounted `noexec`, CRIU uses the next `tar` in `$PATH`.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -237,7 +237,7 @@ impl Archives {
 }
 
 fn unacceptable() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "what is said of its file systems is not acceptable")
+    io::Error::new(io::ErrorKind::InvalidData, "the description of its file systems is invalid")
 }
 
 /// Writes that `tar` into `directory`, and returns a `$PATH` where it comes first.

@@ -1,7 +1,7 @@
 //! A veth pair from `eth0` in an instance's namespace to a port of the host's bridge.
 //!
-//! It is cut by taking the host's end off the bridge. A port that is only disabled would not do: the
-//! bridge enables it at any event of its carrier, which the kernel may tell up to a second late.
+//! To cut it, the node removes the host's end from the bridge. Disabling the port does not suffice: the bridge enables it again at any
+//! carrier event, which the kernel may deliver up to a second late.
 
 use std::fs;
 use std::io;

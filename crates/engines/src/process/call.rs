@@ -1,4 +1,4 @@
-//! A system call in which a thread was stopped, and what becomes of it.
+//! A system call in which a thread was stopped, and its result after the restore.
 
 use std::io;
 use std::time::Duration;

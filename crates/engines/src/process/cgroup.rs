@@ -1,4 +1,4 @@
-//! The cgroups of a container's processes, which CRIU leaves to us.
+//! The cgroups of a container's processes, which CRIU does not restore here.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};

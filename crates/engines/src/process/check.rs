@@ -1,16 +1,16 @@
-//! What pins a process tree to its host, found before anything is touched.
+//! Blockers: reasons why a process tree cannot move, found before anything is stopped.
 //!
-//! CRIU itself has the last word when it dumps, and then the instance runs on. Here is what can be
-//! told in advance, with its name and the way out:
+//! CRIU may still refuse when it dumps, and then the instance runs on. The modules here find what can be known in advance, each with
+//! the name of the process and a remedy:
 //!
-//! * [`descriptors`], [`sockets`], [`unix`]: what is open;
-//! * [`mappings`], [`system_v`]: what is mapped or shared;
-//! * [`network`]: what is set up in the instance's network;
-//! * [`process`]: what a process is;
-//! * [`places`]: where the files of a container are;
-//! * [`watches`]: what is watched there;
-//! * [`identity`], [`contents`], [`elf`]: by what a file is told from others;
-//! * [`verify`]: what the destination lacks.
+//! * [`descriptors`], [`sockets`], [`unix`]: open files and sockets;
+//! * [`mappings`], [`system_v`]: mapped files and shared memory;
+//! * [`network`]: addresses, groups, devices and routes of the instance;
+//! * [`process`]: attributes of a process;
+//! * [`places`]: the host's paths of a container's files;
+//! * [`watches`]: inotify and fanotify watches;
+//! * [`identity`], [`contents`], [`elf`]: whether two hosts have the same file;
+//! * [`verify`]: requirements that the destination does not meet.
 
 mod contents;
 mod descriptors;
@@ -48,10 +48,10 @@ use crate::error::{Doing, Result};
 use crate::instance::Network;
 use crate::report::{Blocker, Contents, FileKind, OpenFile};
 
-/// The process tree that is looked at.
+/// The process tree to inspect.
 pub struct Subject<'a> {
-    /// The first process, which is in the namespaces of the node that started it, but for those that each instance or container
-    /// has.
+    /// The first process. It shares the namespaces of the node that started it, except those that each instance or container has of its
+    /// own.
     pub first: i32,
     /// The instance's link.
     pub network: &'a Network,
@@ -59,66 +59,67 @@ pub struct Subject<'a> {
     pub container: Option<&'a Container>,
 }
 
-/// What was found in a process tree.
+/// An inspection of a process tree in progress.
 pub struct Findings<'a> {
     /// The instance's link.
     network: &'a Network,
     first: i32,
-    /// Where its files are on the host, if it is a container.
+    /// The host's paths of its files, if it is a container.
     places: Option<Places<'a>>,
     /// The tree.
     members: HashSet<i32>,
-    /// Nothing runs: what the destination must have is known, and time matters.
+    /// The tree is stopped: the needs are known already, and time matters.
     is_stopped: bool,
-    /// Each reason once, in the order found.
+    /// Each blocker once, in the order found.
     blockers: Vec<Blocker>,
     files: BTreeMap<PathBuf, OpenFile>,
     regular: &'a mut Regular,
-    /// The pipes that can be read from, as the kernel calls them.
+    /// The pipes with an open read end, by the kernel's names.
     pipes: HashSet<PathBuf>,
     memory: u64,
-    /// Files without a name that are in the memory already, by their devices and numbers.
+    /// Unnamed files that `memory` already includes, by device and inode number.
     nameless: HashSet<(u64, u64)>,
     kept: u64,
     layer: u64,
 }
 
-/// What is found of a tree that runs.
+/// The result of inspecting a running tree.
 pub struct Found {
-    /// What pins it.
+    /// Reasons why it cannot move.
     pub blockers: Vec<Blocker>,
-    /// What the destination must have too.
+    /// Files that the destination must have too.
     pub files: Vec<OpenFile>,
-    /// The memory that its processes have in use, with their files that have no name, in bytes.
+    /// The memory in use by its processes, including unnamed files, in bytes.
     pub memory: u64,
-    /// What is in its file systems in memory, if it is a container, in bytes.
+    /// The contents of its tmpfs mounts, if it is a container, in bytes.
     pub kept: u64,
-    /// What it has written, if it is a container, in bytes.
+    /// The files that it has written, if it is a container, in bytes.
     pub layer: u64,
 }
 
-/// What the kernel puts after the name that a file had.
+/// The kernel's suffix for the path of a deleted file.
 const DELETED: &str = " (deleted)";
 
-/// Begins what the kernel calls memory of `memfd_create`.
+/// The kernel's prefix for the names of `memfd_create` files.
 const MEMORY: &str = "/memfd:";
 
-/// In what files' lengths on their device are counted, in bytes.
+/// The unit of `st_blocks`, in bytes.
 const BLOCK: u64 = 512;
 
-/// What the kernel calls the files of `memfd_secret`.
+/// The kernel's name for the files of `memfd_secret`.
 const SECRET_MEMORY: &str = "/secretmem";
 
-/// How long it is looked again: what is in the way may be there for a moment only, such as a lock, or a connection that
-/// is about to be accepted.
+/// How long to repeat an inspection that finds blockers: some last only a moment, such as a lock, or a connection that the program is
+/// about to accept.
 const MOMENT: Duration = Duration::from_secs(1);
-/// The pauses between grow by this, so that they do not keep step with a program that takes and gives up a lock.
+/// Each pause between inspections is longer than the last by this, so that they do not keep step with a program that takes and releases
+/// a lock.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Inspects a tree that runs.
 pub fn inspect(subject: &Subject<'_>) -> Result<Found> {
     let mut regular = Regular::default();
-    // It may read much, which the others need not.
+    // Only the first look reads file contents; later ones find them in `regular`.
     let mut found = look(subject, &mut regular)?;
     let end = Instant::now() + MOMENT;
     let mut pause = Duration::ZERO;
@@ -132,7 +133,7 @@ pub fn inspect(subject: &Subject<'_>) -> Result<Found> {
 
 fn look(subject: &Subject<'_>, regular: &mut Regular) -> Result<Found> {
     let (tree, mut findings) = begin(subject, regular)?;
-    // As long as it has not ended.
+    // It fails only if the process has ended.
     let _ended = findings.network();
     if findings.places.is_some() {
         findings.mounts();
@@ -141,7 +142,7 @@ fn look(subject: &Subject<'_>, regular: &mut Regular) -> Result<Found> {
         findings.system_v();
     }
     for &pid in &tree {
-        // A process that ends meanwhile pins nothing.
+        // A process that ends meanwhile has no blockers.
         let _ended = findings
             .process(pid)
             .and_then(|()| findings.mappings(pid))
@@ -152,14 +153,14 @@ fn look(subject: &Subject<'_>, regular: &mut Regular) -> Result<Found> {
     Ok(Found { blockers, files: files.into_values().collect(), memory, kept, layer })
 }
 
-/// Looks again at what a tree has open, which is stopped now: what pins it may have come after the check.
+/// Inspects the open files of a stopped tree again: blockers may have come after the check.
 pub fn inspect_stopped(subject: &Subject<'_>) -> Result<Vec<Blocker>> {
     let mut regular = Regular::default();
     let (tree, mut findings) = begin(subject, &mut regular)?;
     findings.is_stopped = true;
     findings.volumes();
     for &pid in &tree {
-        findings.descriptors(pid).doing(|| format!("looking at what process {pid} has open"))?;
+        findings.descriptors(pid).doing(|| format!("inspecting the open files of process {pid}"))?;
     }
     Ok(findings.blockers)
 }
@@ -195,42 +196,42 @@ impl Findings<'_> {
         }
     }
 
-    /// CRIU carries a deleted file in its images, but not one that others may still find by another name.
+    /// CRIU dumps the contents of a deleted file, but not if the file still has another name.
     fn half_deleted(&mut self, pid: i32, path: &Path, how: &str) {
         let path = path.display().to_string();
         let path = path.trim_end_matches(DELETED);
         if path == SECRET_MEMORY {
-            let what = format!("{} has memory that nobody else can read (memfd_secret)", named(pid));
-            return self.block(what, "let it unmap and close that before the move");
+            let what = format!("{} has secret memory, which CRIU cannot read (memfd_secret)", named(pid));
+            return self.block(what, "have it unmap and close that memory before the move");
         }
         let what = format!("{} has {path} {how}, which is deleted but has another name", named(pid));
-        let remedy = "let it close the file, or delete its other names too (a semaphore's: sem_unlink)";
+        let remedy = "have it close the file, or delete its other names too (a semaphore's: sem_unlink)";
         if self.places.is_none() {
             return self.block(what, remedy);
         }
-        // A layer says the same of what it only hides.
-        let replaced = "; of a file of the image that was replaced, as by an upgrade, start the program again that uses it";
+        // A file of the image that the layer hides looks the same.
+        let replaced = "; if an upgrade replaced a file of the image, restart the program that uses it";
         self.block(format!("{what}, or was replaced in the container"), format!("{remedy}{replaced}"));
     }
 
-    /// What has no name travels, and once, however many processes have it: such is the memory that they share.
+    /// Counts an unnamed file, which travels once, however many processes share it: shared memory, for example.
     fn nameless_file(&mut self, metadata: &Metadata) {
         if self.nameless.insert((metadata.st_dev(), metadata.st_ino())) {
             self.memory += metadata.st_blocks() * BLOCK;
         }
     }
 
-    /// Whether a file travels with a container, or is made anew: elsewhere it has another inode.
+    /// Whether a file travels with a container or is created anew, so that it has another inode at the destination.
     fn becomes_another(&self, path: &Path) -> bool {
         self.places.as_ref().is_some_and(|places| places.on_host(path).is_none())
     }
 
-    /// The destination must have this file. `via` leads to it whatever its path is now.
+    /// Notes that the destination must have this file. `via` leads to it even if its path has changed.
     fn need(&mut self, path: &Path, via: &Path) {
         if self.is_stopped {
             return;
         }
-        // What a container has not from its host travels.
+        // A container's own files travel with it.
         let path = match &self.places {
             Some(places) => places.on_host(path),
             None => Some(path.to_owned()),
@@ -239,7 +240,7 @@ impl Findings<'_> {
         self.note(path, via);
     }
 
-    /// The destination must have the same at `path` as this host has. What is in a folder may differ, as far as it is not in use.
+    /// Notes that the destination must have the same file at `path` as this host. The unused entries of a directory may differ.
     fn need_on_host(&mut self, path: &Path) {
         self.note(path.to_owned(), path);
     }
@@ -249,12 +250,12 @@ impl Findings<'_> {
             return;
         }
         let Ok(metadata) = fs::metadata(via) else { return };
-        // No host has the same of what is none of these, such as a socket.
+        // Other types, such as a socket, cannot exist at the destination too; `Regular` never matches them.
         let kind = kind_of(&metadata).unwrap_or(FileKind::Regular);
         let is_regular = metadata.is_file();
         let identity = is_regular.then(|| self.regular.identity(&metadata));
         let contents = if is_regular { self.regular.contents(via, &metadata) } else { Contents::Any };
-        // Closed meanwhile it is not needed, and something else may have been read.
+        // If the process has closed it meanwhile, it is not needed, and `via` may lead to another file.
         if fs::metadata(via).is_ok_and(|now| is_same(&now, &metadata)) {
             let (mode, size) = (metadata.st_mode() & 0o7777, metadata.st_size());
             self.files.insert(path.clone(), OpenFile { path, kind, mode, size, identity, contents });
@@ -280,8 +281,8 @@ fn is_same(one: &Metadata, other: &Metadata) -> bool {
     (one.st_dev(), one.st_ino()) == (other.st_dev(), other.st_ino())
 }
 
-/// Whether a file has lost the name by which it was opened: `path` is what the kernel calls it, `metadata` is of what is
-/// open.
+/// Whether a file has lost the name by which it was opened: `path` is the kernel's name for it, and `metadata` belongs to the open
+/// file.
 fn is_deleted(path: &Path, metadata: &Metadata) -> bool {
     let marked = path.as_os_str().as_bytes().ends_with(DELETED.as_bytes());
     metadata.st_nlink() == 0 || marked && fs::metadata(path).is_err()

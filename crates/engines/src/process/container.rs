@@ -8,7 +8,7 @@
 //!   remove                          remove
 //! ```
 //!
-//! The root is an overlay file system: below is what the user gave, above is a layer of the instance's own.
+//! The root is an overlay file system: the lower directory is the user's, the upper one is the instance's own layer.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, File, Permissions};
@@ -40,18 +40,18 @@ use crate::instance::container::{Bind, Config};
 use crate::instance::{self, ContainerImage, InstanceName, Root};
 use crate::report::{Blocker, Needs, Shortage};
 
-/// What runs containers on a host.
+/// The configuration for containers on a host.
 #[derive(Clone, Debug)]
 pub struct ContainerConfig {
     /// The OCI runtime, if there is one: runc, or one with the same commands.
     pub runtime: Option<PathBuf>,
-    /// Where each has a folder, with its root mounted there; of this node alone.
+    /// The directory in which each container has a folder with its mounted root; used by this node alone.
     pub folder: PathBuf,
-    /// Where images are unpacked; of this node alone.
+    /// The directory for unpacked images; used by this node alone.
     pub unpacked: PathBuf,
     /// The folder with the drop-in libraries.
     pub libraries: Option<PathBuf>,
-    /// What containers have as `/etc/hosts`.
+    /// The file that containers see as `/etc/hosts`.
     pub hosts: Option<PathBuf>,
 }
 
@@ -104,7 +104,7 @@ impl Containers {
     pub fn new(config: &ContainerConfig, init: &[OsString], state: &Path) -> Result<Self> {
         let program = init.first().map(PathBuf::from).unwrap_or_default();
         let support = Support::find(&program, config.libraries.as_deref(), config.hosts.as_deref())
-            .doing(|| "finding what runs containers".into())?;
+            .doing(|| "finding the files that containers need from this host".into())?;
         let folder =
             std::path::absolute(&config.folder).doing(|| format!("finding {}", config.folder.display()))?;
         let unpacked = std::path::absolute(&config.unpacked)
@@ -142,13 +142,13 @@ impl Containers {
         })
     }
 
-    /// What this host has not of the support that a container sees elsewhere.
+    /// The support files that a container has on another host and that this host lacks.
     pub fn unsupported(&self, needs: &Needs) -> Vec<Blocker> {
         let lacks = needs.support.iter().filter(|place| !self.support.has(place, needs.rootfs.as_deref()));
         lacks
             .map(|place| {
                 let what = format!(
-                    "the destination has nothing for {}, which the container mounts",
+                    "the destination has no file for {}, which the container mounts",
                     place.display()
                 );
                 Blocker::new(what, "run the same version of transhume on both hosts, with the same libraries")
@@ -188,9 +188,9 @@ impl Containers {
         if !wanted.rdma || self.support.has_libraries() {
             return Ok(());
         }
-        let what = format!("the RDMA libraries, which `{name}` is to have, are missing on this host");
-        let remedy = "`make build` makes them beside the node's program, and the node finds them when it starts; or leave them \
-            out with `--without-rdma`";
+        let what = format!("the RDMA libraries, which `{name}` needs, are missing on this host");
+        let remedy = "build them beside the node's program with `make build` and restart the node, or start the instance with \
+            `--without-rdma`";
         Err(Error::unusable(what, remedy))
     }
 
@@ -299,7 +299,7 @@ impl Container {
     /// Puts the first process of a tree that is being restored into the cgroups. What it forks is there too, and may be more than
     /// there will be processes: see [`Self::limit_processes`].
     pub fn take_in(&mut self, first: i32) -> Result<()> {
-        let limiting = || format!("limiting what `{}` may use", self.name);
+        let limiting = || format!("setting the resource limits of `{}`", self.name);
         if self.lifted.is_none() {
             self.lifted = LiftedLimit::of(&self.cgroup()).doing(limiting)?;
         }
@@ -309,7 +309,7 @@ impl Container {
     /// The tree is restored, and has no more processes than before.
     pub fn limit_processes(&mut self) -> Result<()> {
         let Some(lifted) = &self.lifted else { return Ok(()) };
-        lifted.set_again().doing(|| format!("limiting how many processes `{}` may have", self.name))?;
+        lifted.set_again().doing(|| format!("setting the process limit of `{}`", self.name))?;
         self.lifted = None;
         Ok(())
     }
@@ -333,11 +333,14 @@ impl Container {
             Some(limit) => {
                 let limit = limit >> 20;
                 let what = format!("`{name}` needs more memory than its limit on this host, {limit} MiB");
-                Some(Error::unusable(what, "let it use less, or start it with a higher limit (`--memory`)"))
+                Some(Error::unusable(
+                    what,
+                    "have it use less memory, or start it with a higher limit (`--memory`)",
+                ))
             }
             None => {
-                let what = format!("this host has not the memory that `{name}` needs");
-                Some(Error::unusable(what, "choose another host, or end something there"))
+                let what = format!("this host has too little memory for `{name}`");
+                Some(Error::unusable(what, "choose another host, or end another instance there"))
             }
         }
     }
@@ -347,21 +350,21 @@ impl Container {
         let name = &self.name;
         if !self.rootfs.is_dir() {
             let what = format!(
-                "the root file system of `{name}`, {}, is no directory of this host",
+                "the root file system of `{name}`, {}, is not a directory on this host",
                 self.rootfs.display()
             );
-            return Err(Error::unusable(what, "put it there too, at the same path"));
+            return Err(Error::unusable(what, "create it on this host too, at the same path"));
         }
         let strange = |path: &&PathBuf| path.as_os_str().as_bytes().iter().any(|byte| b",:\\".contains(byte));
         if let Some(path) = [self.rootfs.as_ref(), &self.folder].into_iter().find(strange) {
             let what = format!("{} has a comma, a colon or a backslash in its name", path.display());
-            return Err(Error::unusable(what, "a root file system needs a path without"));
+            return Err(Error::unusable(what, "use a path without these characters"));
         }
         match self.binds.iter().find(|bind| !bind.source.exists()) {
             None => Ok(()),
             Some(Bind { source, .. }) => {
                 let what = format!("{}, which `{name}` mounts, is not on this host", source.display());
-                Err(Error::unusable(what, "put it there too, at the same path"))
+                Err(Error::unusable(what, "create it on this host too, at the same path"))
             }
         }
     }
@@ -407,20 +410,20 @@ impl Container {
             if !mounts.contains(destination) {
                 let what =
                     format!("{} leads through a symbolic link in `{}`", destination.display(), self.name);
-                return Err(Error::unusable(what, "mount it at the path to which that leads"));
+                return Err(Error::unusable(what, "mount it at the link's target path"));
             }
             let below = |path: &&PathBuf| path.starts_with(destination) && *path != destination;
             let known = |path: &&PathBuf| self.places.contains(*path);
             if let Some(path) = mounts.iter().filter(below).find(|path| !known(path)) {
                 let what = format!(
-                    "{}, which `{}` mounts, has another file system in it, seen at {}",
+                    "{}, which `{}` mounts, contains another file system, mounted at {}",
                     source.display(),
                     self.name,
                     path.display()
                 );
                 return Err(Error::unusable(
                     what,
-                    "mount that by itself too, or mount with `bind`, not `rbind`",
+                    "mount that one separately too, or use `bind` instead of `rbind`",
                 ));
             }
         }
@@ -445,14 +448,14 @@ impl Container {
 
     /// Begins to pack the layer as an image: the instance is stopped.
     pub fn begin_to_carry(&self, images: &Path) -> Result<Packing> {
-        let doing = format!("packing what `{}` has written", self.name);
+        let doing = format!("packing the written files of `{}`", self.name);
         layer::pack(&self.layer(), images, self.tar_log(), doing)
     }
 
     /// Unpacks the layer, and mounts the root with it.
     pub fn bring_back(&mut self, images: &Path, watch: &Watch<'_>) -> Result<()> {
         self.make_way();
-        let doing = format!("unpacking what `{}` has written", self.name);
+        let doing = format!("unpacking the written files of `{}`", self.name);
         self.unmount_root().and_then(|()| self.lay_out()).doing(|| doing.clone())?;
         layer::unpack(&self.layer(), images, self.tar_log(), doing.clone())?.succeed(watch)?;
         self.mount_root().doing(|| doing)
@@ -537,7 +540,7 @@ impl Container {
         let log = self.folder.join("runtime.log");
         absent_is_fine(fs::remove_file(&log)).doing(|| format!("deleting {}", log.display()))?;
         let runtime = self.runtime.as_ref().ok_or_else(|| {
-            Error::unusable("there is no OCI runtime on this host", "install runc, and start the node again")
+            Error::unusable("there is no OCI runtime on this host", "install runc, and restart the node")
         })?;
         let mut command = Command::new(runtime);
         command
@@ -561,10 +564,7 @@ impl Container {
             let reason = reason.unwrap_or(ended);
             let what =
                 format!("{program} could not {} the container of `{}` ({reason})", words[0], self.name);
-            Error::unusable(
-                what,
-                "see that the container can be run by that program alone, and that it is installed",
-            )
+            Error::unusable(what, "check that the program is installed and can run the container by itself")
         })
     }
 }

@@ -1,8 +1,8 @@
 //! One run of CRIU, driven through its RPC socket (`criu swrk`).
 //!
 //! CRIU runs in the instance's network and mount namespaces, so that it neither dumps nor makes one; of a container, which
-//! has its own file systems, in the host's mount namespace. It stops at hooks and waits for an answer; when our
-//! end of the socket closes, also by our death, it undoes what it did: a dumped tree runs on, a
+//! has its own file systems, in the host's mount namespace. It stops at hooks and waits for an answer. When our
+//! end of the socket closes, also by our death, it rolls back: a dumped tree runs on, a
 //! restored one is killed.
 
 use std::ffi::OsString;
@@ -189,7 +189,7 @@ impl Criu {
         }
         Err(Error::unusable(
             format!("the guard of `{name}` cannot trace CRIU"),
-            "detach the debugger that does",
+            "detach the debugger that traces it",
         ))
     }
 
@@ -398,8 +398,8 @@ impl Criu {
         }
         let log = fs::read_to_string(&self.log).unwrap_or_default();
         if log.contains("In-flight connection (l)") {
-            let what = "a connection came for the instance that it has not accepted yet";
-            let blocker = Blocker::new(what, "move it when fewer connections come for it");
+            let what = "the instance has not accepted an incoming connection";
+            let blocker = Blocker::new(what, "move it when it receives fewer new connections");
             return Error::Pinned { name: self.name.clone(), blocker };
         }
         let reason = reason_in(&log).unwrap_or_else(|| match self.child.try_wait() {
@@ -475,7 +475,10 @@ fn is_noise(message: &str) -> bool {
 }
 
 fn unprintable(path: &Path) -> Error {
-    Error::unusable(format!("the image directory {} is not UTF-8", path.display()), "choose another")
+    Error::unusable(
+        format!("the image directory {} is not UTF-8", path.display()),
+        "choose another directory",
+    )
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What this engine reads of others, without the files that it comes from: for the fuzz targets.
+//! The parsers of this engine for untrusted input, without file access: for the fuzz targets.
 
 use super::check::{build_id_in, is_page_turner, range_and_path};
 use super::criu::reason_in;

@@ -1,6 +1,6 @@
 //! Memory that a fork does not copy: the child has zeros there (`MADV_WIPEONFORK`), or nothing (`MADV_DONTFORK`).
 //!
-//! What a process has left behind of it must not come to a child that it forks meanwhile, and the pager is told of a fork, but not of that.
+//! The pager must not fill such pages in a child that the process forks in the meantime. A userfaultfd reports the fork, but not the advice.
 
 use std::collections::BTreeMap;
 use std::io;

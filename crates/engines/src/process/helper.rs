@@ -1,4 +1,4 @@
-//! A program that does a part of a call's work, such as `tar`. It ends with this process, in time, and when the call is cancelled.
+//! A helper program that does part of a call's work, such as `tar`. It ends when this process ends, the time runs out, or the call is cancelled.
 
 use std::fs::{self, File};
 use std::io;

@@ -1,4 +1,4 @@
-//! Where images lie: in the first of the configured directories that has room for them.
+//! The directories of images: an instance's images lie in the first configured directory that has room.
 
 use std::ffi::CString;
 use std::fs;
@@ -49,7 +49,7 @@ pub fn room_in(directory: &Path) -> Result<u64> {
         private::directory(directory)?;
         free_bytes(directory)
     };
-    free().doing(|| format!("looking for room in {}", directory.display()))
+    free().doing(|| format!("measuring the free space of {}", directory.display()))
 }
 
 /// Whether the file system under a directory is so full that not even a log can be written there.

@@ -1,4 +1,4 @@
-//! System calls in which a move finds threads, as CRIU would not bring them back.
+//! Corrects interrupted system calls that CRIU would restart or end wrongly.
 //!
 //! CRIU has most calls begin again, as the kernel does for a thread that was stopped for a while. In two ways it differs:
 //!

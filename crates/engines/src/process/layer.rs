@@ -1,4 +1,4 @@
-//! What a container has written, on its way to another host: an archive among the images.
+//! The files that a container has written, in transfer: an archive among the images.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

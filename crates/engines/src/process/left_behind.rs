@@ -1,4 +1,4 @@
-//! The memory of an instance that stands still here, and runs elsewhere without all of it.
+//! Post-copy at the source: the memory of a stopped instance that already runs at its destination.
 
 use std::collections::BTreeMap;
 use std::fs::File;

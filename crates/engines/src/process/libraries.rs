@@ -1,5 +1,5 @@
-//! The RDMA libraries that a root file system has of its own. Ours are mounted over them: programs that were started with an
-//! environment of their own (over ssh, by `su -`) find those by their usual places, and no others.
+//! The RDMA libraries in a container's root file system. Ours are mounted over them: programs that start with a fresh environment
+//! (over ssh, by `su -`) only find libraries at these usual paths.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

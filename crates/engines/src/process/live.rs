@@ -1,4 +1,4 @@
-//! An instance as this process holds it, and the steps of which the engine's calls are made.
+//! An instance in this process, and the steps of the engine's calls.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -177,7 +177,7 @@ impl Live {
 
     /// CRIU tries out the loopback, on which a try before this may have held everything back.
     fn launch_restore(&mut self, config: &Config, images: &Path) -> Result<Criu> {
-        self.link.let_through().doing(|| "letting through what is sent".into())?;
+        self.link.let_through().doing(|| "letting held packets through".into())?;
         if let Some(container) = &mut self.container {
             container.make_way();
         }
@@ -199,7 +199,9 @@ impl Live {
     /// Tells the pager what is not among the images.
     fn brief_pager(&self) -> Result<()> {
         let told = self.pager.iter().try_for_each(|pager| pager.owe(&self.record.images));
-        told.doing(|| format!("telling the pager of `{}` what is missing", self.record.spec.name))
+        told.doing(|| {
+            format!("sending the list of missing pages to the pager of `{}`", self.record.spec.name)
+        })
     }
 
     fn unpaged(&self) -> Error {
@@ -218,9 +220,8 @@ impl Live {
         if self.pager.is_none() {
             return Ok(());
         }
-        let what =
-            format!("a part of the memory of `{}` is still where it comes from", self.record.spec.name);
-        Err(Error::unusable(what, "wait until that has been fetched"))
+        let what = format!("a part of the memory of `{}` is still on its old host", self.record.spec.name);
+        Err(Error::unusable(what, "wait until it has been fetched"))
     }
 
     /// Nothing of its memory is missing any more.
@@ -251,7 +252,7 @@ impl Live {
         clock: &mut Stopwatch<'_>,
     ) -> Result<()> {
         let tree = self.tree()?;
-        self.record.reuse = sockets::remember(&tree).doing(|| "looking at the sockets".into())?;
+        self.record.reuse = sockets::remember(&tree).doing(|| "inspecting the sockets".into())?;
         self.record.paused = tree.into_iter().filter(|pid| is_stopped(*pid)).collect();
         clock.lap("look");
         let dumped = self.dump(memory, records, watch, clock);
@@ -271,7 +272,7 @@ impl Live {
     pub fn settle(&self) -> Result<()> {
         let first = self.first()?.id().pid;
         let sent = orphans::have_sent_all(first, SENT_AGAIN, || false);
-        sent.doing(|| format!("looking at the connections of `{}`", self.record.spec.name)).map(drop)
+        sent.doing(|| format!("inspecting the connections of `{}`", self.record.spec.name)).map(drop)
     }
 
     fn dump(
@@ -295,7 +296,7 @@ impl Live {
         let layer = container.map(|container| container.begin_to_carry(&self.record.images)).transpose()?;
         let not_copied = if memory.leaves_pages() {
             let found = task::tree(first).and_then(|tree| NotCopied::of(&tree));
-            found.doing(|| format!("looking at the memory of `{name}`"))?
+            found.doing(|| format!("inspecting the memory of `{name}`"))?
         } else {
             NotCopied::default()
         };
@@ -467,7 +468,7 @@ impl Live {
         let end = Instant::now() + watch.timeout;
         criu.run_to(Some("pre-restore"), watch, end)?;
         clock.lap("start of CRIU");
-        self.link.hold_back().doing(|| "holding back what is sent".into())?;
+        self.link.hold_back().doing(|| "holding packets back".into())?;
         criu.answer(true)?;
         criu.run_to(Some("setup-namespaces"), watch, end)?;
         // On disk before it is more than an empty process: whoever comes after a crash ends it.
@@ -476,7 +477,7 @@ impl Live {
         records.save(&self.record)?;
         if let Some((pager, first)) = self.pager.as_ref().zip(self.first.as_ref()) {
             let named = pager.name_root(first);
-            named.doing(|| format!("telling the pager of `{}` whose it is", self.record.spec.name))?;
+            named.doing(|| format!("naming the instance to the pager of `{}`", self.record.spec.name))?;
         }
         if let Some((container, first)) = self.container.as_mut().zip(self.record.first) {
             container.take_in(first.pid)?;
@@ -644,7 +645,7 @@ fn cut(link: &Link, spec: &InstanceSpec, container: Option<&Container>, first: i
     };
     let have_sent_all = |patience| {
         let sent = orphans::have_sent_all(first, patience, || must_be_free().is_err());
-        sent.doing(|| format!("looking at the connections of `{name}`"))
+        sent.doing(|| format!("inspecting the connections of `{name}`"))
     };
     link.cut().doing(|| "cutting the link".into())?;
     must_be_free()?;
@@ -668,8 +669,8 @@ fn pass_pages(
 ) -> Result<()> {
     memory.begin().map_err(Error::NotTaken)?;
     let pages = criu.take_pages().ok_or(io::ErrorKind::NotConnected);
-    let pages = pages.map_err(io::Error::from).doing(|| "reading what CRIU dumps".into())?;
-    let near = pages.try_clone().doing(|| "reading what CRIU dumps".into())?;
+    let pages = pages.map_err(io::Error::from).doing(|| "reading the pages of the dump".into())?;
+    let near = pages.try_clone().doing(|| "reading the pages of the dump".into())?;
     let (dumped, served) = thread::scope(|scope| {
         let serving = scope.spawn(|| page_server::serve(pages, memory, not_copied));
         let dumped = criu.answer(true).and_then(|()| criu.run_to(Some("post-dump"), watch, end));
@@ -683,7 +684,7 @@ fn pass_pages(
         (Err(Error::Cancelled), _) => Err(Error::Cancelled),
         (_, Err(Failure::Sink(error))) => Err(Error::NotTaken(error)),
         (Err(error), _) => Err(error),
-        (_, Err(Failure::Criu(error))) => Err(error).doing(|| "reading what CRIU dumps".into()),
+        (_, Err(Failure::Criu(error))) => Err(error).doing(|| "reading the pages of the dump".into()),
         (Ok(()), Ok(())) => {
             if memory.takes_archives() {
                 archives::tell(images, memory).map_err(Error::NotTaken)?;

@@ -346,7 +346,7 @@ fn page_at(address: u64) -> io::Result<u64> {
 }
 
 fn unacceptable() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "what is said of its memory is not acceptable")
+    io::Error::new(io::ErrorKind::InvalidData, "the description of its memory is invalid")
 }
 
 /// The memory of a dump that stays on this host.

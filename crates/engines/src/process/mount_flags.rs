@@ -1,7 +1,6 @@
-//! What a container may do with each of its mounts: read-only, without set-uid programs, and the like. CRIU loses these of a mount
-//! whose files another one shows as well.
+//! Mount flags of a container, such as `ro` and `nosuid`. CRIU loses those of a mount whose file system is mounted elsewhere too.
 //!
-//! They travel in a file beside CRIU's images, and are set once CRIU has made the mounts: nothing has run by then.
+//! They travel in a file beside CRIU's images, and are set after CRIU has made the mounts and before any process runs.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -59,7 +58,7 @@ pub fn bring_back(images: &Path, first: i32) -> io::Result<()> {
     thread::spawn(set).join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
     match differing(&noted, &mounted(first)?).keys().next() {
         None => Ok(()),
-        Some(place) => Err(io::Error::other(format!("the mount at {place} does not get its options"))),
+        Some(place) => Err(io::Error::other(format!("cannot set the options of the mount at {place}"))),
     }
 }
 
@@ -97,7 +96,7 @@ fn remount(place: &str, options: &str) -> io::Result<()> {
         return Ok(());
     }
     let error = io::Error::last_os_error();
-    Err(io::Error::new(error.kind(), format!("the mount at {place} does not get its options: {error}")))
+    Err(io::Error::new(error.kind(), format!("cannot set the options of the mount at {place}: {error}")))
 }
 
 /// Only a thread that shares its working directory with no other may enter a mount namespace.

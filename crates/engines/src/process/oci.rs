@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::init;
 
-/// What a container is made of on this host.
+/// The inputs of a container's configuration on this host.
 pub struct Wanted<'a> {
     /// What the instance is called.
     pub name: &'a InstanceName,
@@ -27,9 +27,9 @@ pub struct Wanted<'a> {
     pub cgroup: &'a str,
     /// The limit of descriptors.
     pub descriptors: ResourceLimit,
-    /// What runs its first process, with the arguments that come before the engine's.
+    /// The program of its first process, with the arguments that precede the engine's.
     pub init: Vec<String>,
-    /// What it sees of the host beside the user's own.
+    /// The bind mounts beside the user's own.
     pub beside: Vec<Bind>,
 }
 
@@ -121,7 +121,7 @@ fn object<'a>(all: &'a mut Map<String, Value>, name: &str) -> &'a mut Map<String
 mod tests {
     use super::*;
 
-    /// What of `process` in `config` the runtime is told, for a command that runs as this user.
+    /// The part of `process` in `config` that the runtime gets, for a command that runs as this user.
     fn process(user: u32, config: &Value) -> Value {
         let program = Program { user, group: user, ..Program::new(["program"]) };
         let wanted = Wanted {

@@ -1,5 +1,6 @@
-//! TCP connections that their program has closed while there was something left to send, which the kernel still
-//! does. No process has them any more, so that CRIU does not know of them: their peers would be reset in a move.
+//! Orphaned TCP connections: the program has closed them, and the kernel still sends their remaining data.
+//!
+//! No process has them open, so CRIU does not dump them, and a move would reset them.
 
 use std::collections::HashSet;
 use std::fs;
@@ -44,10 +45,10 @@ pub fn have_sent() -> bool {
     beside("self").is_ok_and(|left| left.is_empty())
 }
 
-/// What to say if they have not.
+/// The blocker for connections with unsent data.
 pub fn blocker() -> Blocker {
-    let what = "the instance has closed a connection that has not sent all yet";
-    Blocker::new(what, "move it when the peer has taken what was sent")
+    let what = "the instance has closed a connection with unsent data";
+    Blocker::new(what, "move it after the peer has received the data")
 }
 
 fn beside(process: &str) -> io::Result<HashSet<String>> {

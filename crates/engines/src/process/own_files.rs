@@ -1,7 +1,7 @@
 //! Files of a process about itself, such as `/proc/self/maps`.
 //!
-//! CRIU notes such a file by its process' number on this host, which is another's elsewhere. It opens a file in the process
-//! that has it, so that by `/proc/self` it finds the right one.
+//! CRIU records such a file by the PID on this host, which belongs to another process on another host. It opens a file in the
+//! process that has it, so the image can say `/proc/self` instead.
 
 use std::fs;
 use std::io;
@@ -55,7 +55,7 @@ fn refuse_others(pid: i32) -> io::Result<()> {
     for number in task::numbers_in(&format!("/proc/{pid}/fd"))? {
         let Ok(path) = fs::read_link(format!("/proc/{pid}/fd/{number}")) else { continue };
         if is_of_a_process(&path) && !is_own(pid, &path) {
-            let what = format!("process {pid} has another's {} open", path.display());
+            let what = format!("process {pid} has {} of another process open", path.display());
             return Err(io::Error::new(io::ErrorKind::Unsupported, what));
         }
     }

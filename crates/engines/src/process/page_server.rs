@@ -170,7 +170,7 @@ impl Header {
 }
 
 fn not_understood() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "what CRIU says of memory is not understood")
+    io::Error::new(io::ErrorKind::InvalidData, "a message of CRIU to its page server is invalid")
 }
 
 #[cfg(test)]

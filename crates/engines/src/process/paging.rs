@@ -1,4 +1,4 @@
-//! The pager of an instance, as its node knows it: see [`crate::pager`].
+//! The node's handle of an instance's pager process: see [`crate::pager`].
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -64,7 +64,8 @@ impl Pager {
         }
         let task = TaskId::of(command.spawn()?.id().cast_signed())?;
         let id = PagerId { task, connection: ours.as_raw_fd() };
-        let task = Task::open(task).ok_or_else(|| io::Error::other("the pager has ended at once"))?;
+        let task =
+            Task::open(task).ok_or_else(|| io::Error::other("the pager ended as soon as it started"))?;
         Ok(Self { id, task, connection: ours })
     }
 

@@ -1,4 +1,4 @@
-//! Signals that wait for the threads of a stopped tree, as the kernel keeps them.
+//! Pending signals of the threads of a stopped tree.
 
 use std::io;
 use std::mem;
@@ -82,7 +82,7 @@ pub type Info = [u8; size_of::<libc::siginfo_t>()];
 pub fn queued(tid: i32, shared: bool) -> io::Result<Vec<Info>> {
     // Whatever fails, the kernel lets the traced one go with the end of the thread that traces it.
     std::thread::scope(|scope| scope.spawn(|| traced(tid, shared)).join())
-        .unwrap_or_else(|_| Err(io::Error::other("the look at a thread's signals failed")))
+        .unwrap_or_else(|_| Err(io::Error::other("reading a thread's pending signals failed")))
 }
 
 fn traced(tid: i32, shared: bool) -> io::Result<Vec<Info>> {

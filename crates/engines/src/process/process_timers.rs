@@ -1,7 +1,7 @@
-//! Timers of `setitimer` and `timer_create` as CRIU would not restore them.
+//! Corrects timers of `setitimer` and `timer_create` that CRIU would lose.
 //!
-//! CRIU notes first which signals wait for a process, then its memory, and its timers last. One that expires once, and does
-//! so in between, is in neither note: its signal came too late for the first, and no time is left of it for the second.
+//! CRIU dumps the pending signals of a process first, then its memory, and its timers last. A one-shot timer that expires in between
+//! is lost: its signal came too late for the first, and it has no time left for the last.
 //! A program that waits for it (`alarm(2)`, say) would wait for ever. So the images get a moment of time for timers
 //! without any whose signals CRIU has not noted, and that wait once it has left the tree stopped. Not there any more is
 //! then one signal of each kind that is not blocked and comes before `SIGSTOP`: a thread has taken it on its way. If
@@ -10,7 +10,7 @@
 //! The same holds for two timers with one signal that both were noted: the kernel takes only one of them back, unless
 //! it is a real-time signal.
 //!
-//! Of a timer that signals its process' first thread CRIU notes some number, and could not make it again.
+//! For a timer that signals the main thread of its process, CRIU records a thread ID with which it cannot create the timer again.
 
 use std::fs;
 use std::io;
@@ -191,8 +191,8 @@ fn queues_of(images: &Path, pending: &Pending, alarms: &[Alarm]) -> io::Result<V
 
 /// What to say of such a process.
 pub fn blocker(pid: i32) -> Blocker {
-    let what = format!("timers of process {pid} expire, of which several send the same signal");
-    Blocker::new(what, "move it when fewer of them expire")
+    let what = format!("several timers of process {pid} that send the same signal expire during the dump");
+    Blocker::new(what, "move it when fewer timers expire")
 }
 
 /// The image with the number of the process' first thread in those timers that signal it.

@@ -146,7 +146,7 @@ pub fn with_entries(image: &[u8], change: impl Fn(&[u8]) -> Option<Vec<u8>>) -> 
 
 /// What an image is that these do not take.
 pub fn not_understood(image: &Path) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("{} is not understood", image.display()))
+    io::Error::new(io::ErrorKind::InvalidData, format!("{} cannot be parsed", image.display()))
 }
 
 fn take_varint(rest: &mut &[u8]) -> Option<u64> {

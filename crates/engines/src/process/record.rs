@@ -1,7 +1,7 @@
-//! What the engine knows of an instance, on disk, so that a restarted node finds it.
+//! The engine's durable record of an instance, by which a restarted node finds it.
 //!
-//! A record names processes with their start time: a PID that was used again is not taken for
-//! them. It is replaced as a whole, and forgotten last.
+//! A record names processes with their start times, so a reused PID is not mistaken for them. It is replaced as a whole, and deleted
+//! last.
 
 use std::collections::HashMap;
 use std::fs;

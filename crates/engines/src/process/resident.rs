@@ -1,7 +1,7 @@
-//! The memory of processes that run: what a dump would find of it now.
+//! Reads the memory of running processes, as a dump would find it now.
 //!
-//! What is looked for is only a guess of what the dump will take, and memory changes while it is read: the dump says what it
-//! is in the end, and what was not found here comes then.
+//! The result is an estimate of the dump, since memory changes while it is read. The dump has the last word, and sends the pages that
+//! are missing or outdated here.
 
 use std::fs::File;
 use std::io;

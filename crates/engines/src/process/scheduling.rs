@@ -1,5 +1,4 @@
-//! How the kernel schedules threads, as far as CRIU does not carry it: on which processors, with which I/O priority, and
-//! how late their timers may be.
+//! Scheduling attributes of threads that CRIU does not restore: CPU affinity, I/O priority and timer slack.
 //!
 //! It travels in a file beside CRIU's images, and is set once CRIU has made the threads.
 
@@ -73,7 +72,7 @@ impl Kept {
     }
 
     fn not_set(&self, what: &str, error: &io::Error) -> io::Error {
-        io::Error::new(error.kind(), format!("thread {} does not get its {what}: {error}", self.thread))
+        io::Error::new(error.kind(), format!("cannot set the {what} of thread {}: {error}", self.thread))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Options of Internet and Unix sockets that CRIU does not carry, or not as they were.
+//! Options of Internet and Unix sockets that CRIU does not restore, or restores wrongly.
 //!
 //! They travel in a file beside CRIU's images, and are set once CRIU has made the sockets. An option that already has its
 //! value is left alone: many cannot be set in every state of a socket.
@@ -153,8 +153,7 @@ impl Kept {
 
     fn not_set(&self, option: &str, error: &io::Error) -> io::Error {
         let Self { process, descriptor, .. } = self;
-        let what =
-            format!("socket {descriptor} of process {process} does not get its option {option}: {error}");
+        let what = format!("cannot set option {option} of socket {descriptor} of process {process}: {error}");
         io::Error::new(error.kind(), what)
     }
 }

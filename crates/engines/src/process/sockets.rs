@@ -1,7 +1,7 @@
-//! TCP sockets of a dumped tree that shall run on after all.
+//! TCP sockets of a dumped tree that resumes after a rollback.
 //!
-//! CRIU leaves a stopped tree's connections in repair mode, in which the kernel keeps still for them.
-//! That is right for a tree that is killed next. Before a tree runs again, they leave that mode.
+//! CRIU leaves the connections of a stopped tree in repair mode, in which the kernel sends nothing for them. That is right for a tree
+//! that is killed next. Before a tree resumes, its connections leave that mode.
 
 use std::collections::HashMap;
 use std::fs;

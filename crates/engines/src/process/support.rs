@@ -1,5 +1,5 @@
-//! What a container sees of its host beside its own files: what runs its first process, whatever is in its image, and what
-//! its programs find the RDMA device by. Each lies in [`FOLDER`] or `/dev`, and is the host's own also after a move.
+//! Support files that a container gets from its host: the program of its first process, which must run with any image, and the RDMA
+//! libraries and device files. They are mounted in [`FOLDER`] and `/dev`; after a move they are the new host's.
 
 use std::ffi::OsString;
 use std::fs;
@@ -43,9 +43,7 @@ impl Support {
     pub fn find(program: &Path, libraries: Option<&Path>, hosts: Option<&Path>) -> io::Result<Self> {
         let maps = fs::read_to_string("/proc/self/maps")?;
         let (system, linker) = linked(&maps).ok_or_else(|| {
-            io::Error::other(
-                "this program is linked in no usual way: its C library and linker are not in one folder",
-            )
+            io::Error::other("this program's C library and dynamic linker are not in one folder")
         })?;
         let libraries = libraries.map(libraries_in).transpose()?.unwrap_or_default();
         let (program, hosts) = (program.to_owned(), hosts.map(Path::to_owned));

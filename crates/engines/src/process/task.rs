@@ -1,5 +1,4 @@
-//! Processes of this host, as `/proc` shows them, and held so that a number that was used again is
-//! never mistaken for them.
+//! Processes of this host, as `/proc` shows them, and pidfds, so that a reused PID is never mistaken for them.
 
 use std::fs;
 use std::io;

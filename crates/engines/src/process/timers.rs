@@ -1,13 +1,12 @@
-//! Timers behind descriptors (`timerfd_create`) as CRIU would not restore them; other timers it restores rightly.
+//! Corrects timer descriptors (`timerfd_create`) that CRIU would restore wrongly.
 //!
-//! The kernel starts a periodic timer that has expired again only when it is read; until then no time is left of it.
-//! CRIU sets it to just that, which stops it for ever, so that the images get a whole period instead. A timer that
-//! expires just when CRIU looks has no time left and no ticks, as one that its program has stopped: they are told
-//! apart a moment later.
+//! The kernel restarts an expired periodic timer only when it is read; until then it has no time left. CRIU restores it with no time
+//! left, which disarms it for ever, so the images get a whole period instead. A timer that expires at the moment of the dump has
+//! neither time left nor ticks, like one that its program has disarmed: a second look a moment later tells them apart.
 //!
-//! Of a timer for a point in time CRIU notes the time that is left, and adds whole seconds of the clock to it when it
-//! restores it: it would expire up to a second early. So it becomes one for a span of time. One for a point of the
-//! calendar's clock stays as it is: it follows when that clock is set.
+//! For an absolute timer CRIU records the time left, and adds it to the whole seconds of the clock at the restore: it would expire up
+//! to a second early. So it becomes a relative timer. An absolute timer of the real-time clock stays absolute, so that it follows
+//! changes of that clock.
 
 use std::cell::OnceCell;
 use std::fs;

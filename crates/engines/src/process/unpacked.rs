@@ -1,12 +1,12 @@
-//! Images of containers that are unpacked on this host: each once, whatever instances are made of it.
+//! Unpacked container images on this host: each once, however many instances use it.
 //!
 //! ```text
-//! FOLDER/<digits>   the files of an image, whole: what is unpacked is renamed to this when it is complete and on disk
-//! FOLDER/new        one that is being unpacked
-//! FOLDER/old        one that is being deleted
+//! FOLDER/<digits>   the files of an image: renamed from `new` when complete and on disk
+//! FOLDER/new        an image that is being unpacked
+//! FOLDER/old        an image that is being deleted
 //! ```
 //!
-//! Those that no instance uses are deleted before another one is unpacked.
+//! Images that no instance uses are deleted before another one is unpacked.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -146,10 +146,10 @@ impl Unpacked {
 }
 
 fn source(image: &ContainerImage) -> oci_image::Result<Source> {
-    let wrong = |why| oci_image::Error::new(why, "start the container again with such a one");
+    let wrong = |why| oci_image::Error::new(why, "start the container again with a valid image source");
     match image.source.parse().map_err(wrong)? {
         Source::Layout { directory, .. } if !directory.is_absolute() => {
-            Err(wrong(format!("the image layout {} has no absolute path", directory.display())))
+            Err(wrong(format!("the path of the image layout {} is not absolute", directory.display())))
         }
         source => Ok(source),
     }

@@ -1,4 +1,4 @@
-//! What a container has written: how much it is, and whether all of it can be unpacked elsewhere.
+//! Measures the files that a container has written, and checks that they can be unpacked at the destination.
 
 use std::ffi::OsString;
 use std::fs;

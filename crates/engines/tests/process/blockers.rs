@@ -37,8 +37,8 @@ fn what_an_instance_has_set_up_in_its_network_pins() {
     for (host, command, expected) in [
         ("a", "addr add 10.9.9.9/32 dev lo", "the address 10.9.9.9"),
         ("b", "addr add fd00::9/64 dev lo", "the address fd00::9"),
-        ("c", "route add 10.50.0.0/16 via 10.77.0.9", "a route to 10.50.0.0 by 10.77.0.9"),
-        ("d", "link add br7 type bridge", "the link br7"),
+        ("c", "route add 10.50.0.0/16 via 10.77.0.9", "a route to 10.50.0.0 via 10.77.0.9"),
+        ("d", "link add br7 type bridge", "the network device br7"),
     ] {
         let found = report(&lab.host(host), &["extend", command]).blockers;
         assert!(found.len() == 1 && found[0].what.contains(expected), "{found:?}");
@@ -78,10 +78,10 @@ fn what_may_come_after_the_check_pins() {
     let lab = Lab::new();
     for (host, words, expected) in [
         ("a", &["pin", "orphan"][..], "has closed a connection"),
-        ("b", &["pin", "reset"], "has not heard yet"),
+        ("b", &["pin", "reset"], "has an unread error"),
         ("c", &["lock", "/dev/full"], "holds a lock on"),
-        ("d", &["leave_unread", "fifo"], "has not read all that is in the FIFO"),
-        ("e", &["ignore"], "has not accepted a connection"),
+        ("d", &["leave_unread", "fifo"], "has unread data in the FIFO"),
+        ("e", &["ignore"], "has not accepted an incoming connection"),
     ] {
         let host = lab.host(host);
         let directory = host.config.state.clone();
@@ -109,7 +109,7 @@ fn sockets_and_namespaces_that_cannot_move_pin() {
     let lab = Lab::new();
     for (host, kind, expected) in [
         ("a", "join", "the multicast group 239.1.2.3"),
-        ("b", "urge", "has not read the urgent data"),
+        ("b", "urge", "has unread urgent data"),
         ("c", "queue", "has the message queue"),
         ("d", "unshare", "has a net namespace of its own"),
         ("e", "clock", "has a time namespace of its own"),
@@ -117,23 +117,23 @@ fn sockets_and_namespaces_that_cannot_move_pin() {
         ("g", "namespace", "has the namespace net:["),
         ("h", "pipes", "pipes open"),
         ("i", "cork", "has a corked UDP socket open"),
-        ("l", "semaphore", "has an eventfd open that is a semaphore"),
-        ("n", "packets", "has a pipe open that keeps packets apart"),
-        ("p", "descriptors", "has not taken descriptors that were sent to it"),
-        ("q", "credentials", "has not read what came with its sender's number"),
-        ("s", "memory", "runs a program that is in memory only"),
-        ("k", "left_behind", "has code in it that a failed dump has left"),
+        ("l", "semaphore", "has an eventfd in semaphore mode open"),
+        ("n", "packets", "has a pipe in packet mode open"),
+        ("p", "descriptors", "has not received descriptors that were sent to it"),
+        ("q", "credentials", "has unread data with credentials in a Unix socket"),
+        ("s", "memory", "runs a program from memory"),
+        ("k", "left_behind", "contains code that a failed dump has left"),
         ("m", "unaccepted", "has not accepted a connection over a Unix socket"),
-        ("v", "sealed", "has /memfd:sealed mapped, which is shared and sealed"),
-        ("w", "deadline", "has a thread that is scheduled by deadlines"),
-        ("x", "huge", "has /memfd:huge (deleted) open, which is of huge pages"),
-        ("y", "thread", "has a pidfd of a thread open"),
+        ("v", "sealed", "has a shared mapping of /memfd:sealed, which is sealed"),
+        ("w", "deadline", "has a thread with deadline scheduling"),
+        ("x", "huge", "has /memfd:huge (deleted) open, which consists of huge pages"),
+        ("y", "thread", "has a thread's pidfd open"),
         ("z", "children", "has a pid namespace for its children"),
         ("r", "time", "has a time namespace for its children"),
-        ("t", "first_thread", "has ended, and others run"),
-        ("u", "directory", "change their working directory together"),
-        ("o", "full", "descriptors open, as many as it may"),
-        ("j", "answer", "has not read what the kernel has sent it over netlink"),
+        ("t", "first_thread", "has ended while other threads run"),
+        ("u", "directory", "shares its working directory with its parent"),
+        ("o", "full", "descriptors open, which is its limit"),
+        ("j", "answer", "has unread messages in a netlink socket"),
     ] {
         let found = report(&lab.host(host), &["pin", kind]).blockers;
         assert!(found.iter().any(|found| found.what.contains(expected)), "{kind}: {found:?}");
@@ -157,7 +157,7 @@ fn a_child_that_its_parent_waits_for_pins() {
     let lab = Lab::new();
     let found = report(&lab.host("a"), &["pin", "vfork"]).blockers;
     let [found] = &found[..] else { panic!("{found:?}") };
-    assert!(found.what.ends_with("waits for a child that it has made with vfork"), "{found}");
+    assert!(found.what.ends_with("waits for a child created with vfork"), "{found}");
 }
 
 /// The node tells it to let go. The first process is told as one that uses RDMA.
@@ -213,7 +213,7 @@ fn what_is_shared_by_the_means_of_system_v_pins() {
     for (host, kind, option, expected) in [
         ("a", "semaphores", "-s", "uses the System V semaphores "),
         ("b", "messages", "-q", "uses the System V message queue "),
-        ("c", "segment", "-m", "has System V shared memory made or used (segment "),
+        ("c", "segment", "-m", "has System V shared memory created or used (segment "),
     ] {
         let found = report(&lab.host(host), &["pin", kind]).blockers;
         let [found] = &found[..] else { panic!("{kind}: {found:?}") };
@@ -237,8 +237,8 @@ fn replace(path: &Path, fill: impl FnOnce(&File)) {
 }
 
 fn is_another(path: &Path) -> Vec<String> {
-    let remedy = "keep it on a file system that both hosts share, and mount from the same source";
-    vec![format!("{} is in use and is another file at the destination: {remedy}", path.display())]
+    let remedy = "keep it on a file system that both hosts mount from the same source";
+    vec![format!("{} is in use and is a different file at the destination: {remedy}", path.display())]
 }
 
 #[test]

@@ -277,11 +277,13 @@ fn what_the_destination_lacks_is_found_before_the_move() {
     let kept = file.with_extension("kept");
     fs::rename(&file, &kept).unwrap();
     fs::write(&file, "as at the others").unwrap();
-    assert!(lacks(&b)[0].starts_with(&format!("{} is in use and is another file", file.display())));
+    assert!(lacks(&b)[0].starts_with(&format!("{} is in use and is a different file", file.display())));
     fs::rename(&kept, &file).unwrap();
     let (shared, elsewhere) = (link_to(&shared), shared.with_extension("elsewhere"));
     fs::rename(&shared, &elsewhere).unwrap();
-    assert!(lacks(&b)[0].starts_with(&format!("{} is in use and is not at the dest", shared.display())));
+    assert!(
+        lacks(&b)[0].starts_with(&format!("{} is in use and does not exist at the dest", shared.display()))
+    );
     let refused = b.call(|engine| engine.prepare(&spec, 0)).unwrap_err().to_string();
     assert!(refused.contains(&format!("{}, which `needy` mounts, is not on this host", shared.display())));
     assert!(b.is_empty());
@@ -526,9 +528,9 @@ fn what_a_container_was_made_with_is_remembered() {
     let needs = a.call(|engine| engine.check(&spec.name, false)).unwrap().needs;
     let lacks = b.call(|engine| engine.verify(&needs)).unwrap();
     assert_eq!(lacks.len(), 2, "{lacks:?}");
-    assert!(lacks[0].what.contains("nothing for /.transhume/lib/libibverbs.so.1"), "{}", lacks[0]);
+    assert!(lacks[0].what.contains("no file for /.transhume/lib/libibverbs.so.1"), "{}", lacks[0]);
     // Its image has one of that name, over which it lies as well.
-    assert!(lacks[1].what.contains(&format!("nothing for {}", system.display())), "{}", lacks[1]);
+    assert!(lacks[1].what.contains(&format!("no file for {}", system.display())), "{}", lacks[1]);
     come_up_with(&mut b, Some(&libraries));
     relocate(node, &spec, &a, &b, &mut output);
 }
@@ -616,7 +618,10 @@ fn what_a_container_watches_on_its_root_is_told_before_the_move() {
     assert_eq!(reasons(79, &["/", "/etc", "/dev/shm", shared_path]), [""; 0]);
     let found = reasons(80, &["/tmp"]);
     assert!(found[0].ends_with("has the message queue /left"), "{found:?}");
-    assert!(found[1].contains("watches files of the container's own root (inotify)"), "{found:?}");
+    assert!(
+        found[1].contains("watches files in the container's own root file system (inotify)"),
+        "{found:?}"
+    );
     assert_eq!(found.len(), 2, "{found:?}");
 }
 
@@ -668,7 +673,7 @@ fn a_host_without_the_rdma_libraries_says_so() {
     let a = host(&lab, "a");
     let spec = with_rdma(contained(workload("without", 79, &[]), &shared(&lab)));
     let refused = a.call(|engine| engine.prepare(&spec, 0)).unwrap_err().to_string();
-    assert!(refused.contains("the RDMA libraries, which `without` is to have, are missing"), "{refused}");
+    assert!(refused.contains("the RDMA libraries, which `without` needs, are missing"), "{refused}");
     assert!(refused.contains("`--without-rdma`"), "{refused}");
     assert!(a.is_empty());
 }

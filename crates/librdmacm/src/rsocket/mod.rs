@@ -1,6 +1,6 @@
 //! Sockets over RDMA (`rdma/rsocket.h`): streams and datagrams between programs that all use them.
 //!
-//! A socket's number is the descriptor of its event channel, so that it is no other file's. The life of one for a stream:
+//! A socket's number is the descriptor of its event channel, so that no other file has it. The states of a stream socket:
 //!
 //! ```text
 //! fresh ─rlisten─▶ listening ─ ─ (new sockets, for raccept) accepting ─▶ connected
@@ -9,8 +9,8 @@
 //! ```
 //!
 //! * [`socket`]: one socket, its phases and its waiting. [`stream`]: the queue pair of a connected one, and the bytes.
-//!   [`packets`]: those of one for datagrams, which is fresh until it is over.
-//! * [`unfinished`]: what goes on while the program does something else.
+//!   [`packets`]: the datagrams of a datagram socket, which stays in state fresh until it is over.
+//! * [`unfinished`]: operations that proceed between the program's calls.
 //! * [`calls`], [`transfer`], [`poll`], [`option`], [`iomap`]: the functions.
 
 mod calls;
@@ -78,7 +78,7 @@ fn with<R>(number: c_int, work: impl FnOnce(&Arc<Socket>) -> Result<R>) -> Resul
 
 fn enter(socket: Socket) -> c_int {
     let number = socket.number();
-    // One whose number the program has closed as a file's is dropped without the lock.
+    // A socket whose number the program has closed as a file is dropped without the lock.
     let before = SOCKETS.lock().insert(number, Arc::new(socket));
     drop(before);
     number
@@ -100,7 +100,7 @@ pub(crate) fn end_all() {
     };
     let _unseen = SignalsBlocked::new();
     if thread::Builder::new().spawn(end).is_ok() {
-        // Nothing is ever said: it has ended all, or time is up.
+        // No event follows: either all are closed, or time is up.
         let _ = waits.recv_timeout(PATIENCE);
     }
 }

@@ -30,7 +30,7 @@ impl Cluster {
 }
 
 fn cools_down(name: &str, failure: &Failure) -> bool {
-    failure.message.starts_with(&format!("`{name}` has moved and cools down for another"))
+    failure.message.starts_with(&format!("`{name}` has moved recently and cools down for another"))
         && failure.remedy.contains("--force")
 }
 

@@ -528,7 +528,7 @@ fn a_move_whose_client_is_gone_is_cancelled_and_the_next_one_begins_at_once() {
 
     let gate = cluster.engines[2].release_gate.lock().unwrap();
     let events = move_up_to(&cluster, "a", "h3", Phase::Resume);
-    assert_eq!(refused(), "the move of `a` is committed and goes forward");
+    assert_eq!(refused(), "the move of `a` is committed and cannot be cancelled");
     drop(gate);
     assert_eq!(outcome(events), Outcome::Moved);
     assert_eq!(cluster.ask(&Request::Kill { name: "a".into() }), Event::Done);
@@ -561,7 +561,7 @@ fn a_kill_cancels_a_move_and_ends_the_instance() {
         assert_eq!(cluster.ask(&Request::Wait { name: name.into() }), Event::Exited { code: 137 });
         match outcome(events) {
             Outcome::Ended(why) => {
-                assert_eq!(why.message, format!("it was cancelled, because `{name}` is being ended"));
+                assert_eq!(why.message, format!("it was cancelled because `{name}` is being ended"));
             }
             other => panic!("{phase:?}: {other:?}"),
         }
@@ -693,7 +693,7 @@ fn a_move_that_waits_for_its_source_says_so_and_what_becomes_of_it() {
         }
     };
     assert!(why.contains("not connected"), "{why}");
-    assert!(outlook.contains("rolled back, and a runs on at h1"), "{outlook}");
+    assert!(outlook.contains("rolled back, and a resumes on h1"), "{outlook}");
     let mut cancelling = Client::send(&cluster.socket(), &Request::Cancel { name: "a".into() }).unwrap();
     assert_eq!(cancelling.next_event().unwrap(), Event::Cancelling);
     assert!(matches!(cancelling.next_event().unwrap(), Event::Waiting { host, .. } if host == "h1"));

@@ -1,4 +1,4 @@
-//! What becomes of a frame from a local port.
+//! Handles a frame from a local port.
 
 use std::time::Duration;
 
@@ -111,7 +111,7 @@ impl Switch {
             .then(|| (question, managed.station(mac)))
     }
 
-    /// Notes what the sender says of itself.
+    /// Learns from the claims of the sender.
     pub(super) fn hear_claim(&mut self, passing: &Passing<'_>) {
         let sender = passing.front.source;
         match resolution::claim(&passing.front, passing.frame.bytes) {

@@ -48,7 +48,7 @@ impl Drop for Replay {
 }
 
 #[test]
-fn what_must_hold_holds_over_many_seeds() {
+fn invariants_hold_over_many_seeds() {
     let seeds = match number("SWITCH_SEED") {
         Some(seed) => seed..seed + 1,
         None => 0..number("SWITCH_SEEDS").unwrap_or(2000),

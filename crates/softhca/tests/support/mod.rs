@@ -18,7 +18,7 @@ use verbs::Policy;
 pub const FABRIC: FabricId = FabricId(7);
 
 /// Devices made so far.
-static LIVES: AtomicU64 = AtomicU64::new(0);
+static INCARNATIONS: AtomicU64 = AtomicU64::new(0);
 
 /// What joins the devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -312,7 +312,7 @@ impl Node {
         let config = Config {
             process: id,
             fabric: FABRIC,
-            life: LIVES.fetch_add(1, Ordering::Relaxed),
+            incarnation: INCARNATIONS.fetch_add(1, Ordering::Relaxed),
             epoch: Epoch(0),
             handles: policy.source(seed + at as u64),
             limits: Limits { max_peers: MAX_PEERS, ..Limits::default() },

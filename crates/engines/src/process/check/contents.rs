@@ -1,4 +1,4 @@
-//! What is in a regular file, by which two hosts can tell whether each has a copy of it.
+//! Fingerprints of regular files, by which two hosts can tell whether each has a copy of the same file.
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
@@ -15,16 +15,16 @@ use super::identity::FileSystems;
 use super::places::statfs;
 use crate::report::{Contents, Identity};
 
-/// Up to this size all of a file is read, in bytes.
+/// Files of up to this many bytes are read as a whole.
 const WHOLE: u64 = 4 << 20;
-/// How many blocks are read of a larger one: the first, the last, and as many between.
+/// The number of blocks that are read of a larger file: the first, the last, and samples between.
 const SAMPLES: u64 = 32;
 const BLOCK: u64 = 64 << 10;
 
-/// What each database of SQLite begins with, once something was written to it.
+/// The beginning of each SQLite database that has been written to.
 const SQLITE: [u8; 16] = *b"SQLite format 3\0";
 
-/// What is known of regular files on this host. What has not grown is read once only, however often it is looked at.
+/// A cache of the contents of regular files on this host. A file whose size has not changed is read only once.
 #[derive(Default)]
 pub struct Regular {
     systems: OnceCell<FileSystems>,
@@ -33,19 +33,19 @@ pub struct Regular {
 }
 
 impl Regular {
-    /// What a file is known by.
+    /// The identity of a file, by which two hosts recognize a shared one.
     pub fn identity(&self, file: &Metadata) -> Identity {
         self.systems.get_or_init(FileSystems::mounted).identity(file)
     }
 
-    /// What is in a file, to which `via` leads.
+    /// The contents of the file that `via` leads to.
     pub fn contents(&mut self, via: &Path, file: &Metadata) -> Contents {
         let key = (file.st_dev(), file.st_ino(), file.st_size());
         self.read.entry(key).or_insert_with(|| of(via, file.st_size())).clone()
     }
 }
 
-/// What is in the first `size` bytes of the file at `path`.
+/// The contents of the first `size` bytes of the file at `path`.
 pub fn of(path: &Path, size: u64) -> Contents {
     if is_made_up(path) {
         return Contents::Any;
@@ -57,9 +57,9 @@ pub fn of(path: &Path, size: u64) -> Contents {
     read.unwrap_or_else(|error| Contents::Unreadable(error.to_string()))
 }
 
-/// Whether the file at `path` is a database of SQLite.
+/// Whether the file at `path` is an SQLite database.
 pub fn is_sqlite_database(path: &Path) -> bool {
-    // To open others, such as a FIFO, may have effects.
+    // Opening other files, such as a FIFO, may have side effects.
     let is_regular = fs::metadata(path).is_ok_and(|found| found.is_file());
     is_regular && !is_made_up(path) && beginning(path).is_ok_and(|found| found == SQLITE)
 }
@@ -70,23 +70,23 @@ fn beginning(path: &Path) -> io::Result<[u8; SQLITE.len()]> {
     Ok(bytes)
 }
 
-/// True for what the kernel makes up as it is read, which may have effects: its file systems have no room.
+/// Whether the kernel generates the file when it is read, which may have side effects. Such file systems report no blocks.
 fn is_made_up(path: &Path) -> bool {
-    // These have none either if nobody limits or tells it.
+    // These report none either if they have no limit.
     const OTHERS: [libc::__fsword_t; 2] = [libc::TMPFS_MAGIC, libc::FUSE_SUPER_MAGIC];
     statfs(path).is_some_and(|found| found.f_blocks == 0 && !OTHERS.contains(&found.f_type))
 }
 
-/// Opens a regular file. What has come to its place may be a FIFO, which is not waited for.
+/// Opens a regular file. A FIFO that has replaced it meanwhile does not block the call.
 fn open(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
     if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no regular file any more"));
+        return Err(io::Error::other("it is not a regular file any more"));
     }
     Ok(file)
 }
 
-/// Of what is there, if the file has become shorter.
+/// The digest of the sampled blocks; of the remaining bytes, if the file has become shorter.
 fn digest(mut file: &File, size: u64) -> io::Result<[u8; 32]> {
     let mut digest = Context::new(&SHA256);
     let mut block = Vec::new();
@@ -101,7 +101,7 @@ fn digest(mut file: &File, size: u64) -> io::Result<[u8; 32]> {
     Ok(bytes)
 }
 
-/// Where the blocks begin that are read of a file of `size` bytes.
+/// The offsets of the blocks that are read of a file of `size` bytes.
 fn blocks(size: u64) -> Vec<u64> {
     if size <= WHOLE {
         return (0..size).step_by(BLOCK as usize).collect();
@@ -174,7 +174,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let fifo = folder.path().join("fifo");
         assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
-        assert_eq!(of(&fifo, 1), Contents::Unreadable("it is no regular file any more".into()));
+        assert_eq!(of(&fifo, 1), Contents::Unreadable("it is not a regular file any more".into()));
         let Contents::Unreadable(reason) = of(&folder.path().join("none"), 1) else { panic!() };
         assert!(reason.starts_with("No such file"), "{reason}");
     }

@@ -1,4 +1,4 @@
-//! What a process has open.
+//! Blockers among the open file descriptors of a process.
 
 use std::fs;
 use std::io;
@@ -15,7 +15,7 @@ use super::places::statfs;
 use super::process::is_namespace;
 use super::{Findings, MEMORY, is_deleted, named};
 
-/// What CRIU carries of what has no file.
+/// The anonymous inodes that CRIU can dump.
 const CARRIED: [&str; 8] = [
     "anon_inode:[eventfd]",
     "anon_inode:[eventpoll]",
@@ -27,21 +27,21 @@ const CARRIED: [&str; 8] = [
     "anon_inode:[inotify]",
 ];
 
-/// `/dev/mem`'s driver, which has null, zero, full, random and urandom among its devices.
+/// The major number of the memory devices: null, zero, full, random and urandom are among them.
 const MEMORY_DEVICES: u32 = 1;
 const HARMLESS: [u32; 5] = [3, 5, 7, 8, 9];
-/// Drivers of terminals: consoles, `/dev/tty`, pseudo-terminals.
+/// The major numbers of terminals: consoles, `/dev/tty`, pseudo-terminals.
 const TERMINALS: [u32; 4] = [4, 5, 88, PSEUDO_TERMINALS];
 const PSEUDO_TERMINALS: u32 = 136;
-/// `/dev/ptmx`, by which they are made.
+/// `/dev/ptmx`, which makes pseudo-terminals.
 const MAKER: libc::dev_t = libc::makedev(5, 2);
-/// `/dev/tty`, which is the terminal that controls the process.
+/// `/dev/tty`, the controlling terminal of the process.
 const CONTROLLING: libc::dev_t = libc::makedev(5, 0);
 
-/// Says of a pidfd that it is a thread's: `linux/pidfd.h`.
+/// The open flag of a thread's pidfd: `linux/pidfd.h`.
 const PIDFD_THREAD: libc::c_int = libc::O_EXCL;
 
-/// The most pipes that CRIU carries: its `NR_PIPES_WITH_DATA`. It counts the ends to read from, also of empty ones.
+/// The most pipes that CRIU dumps: its `NR_PIPES_WITH_DATA`. It counts the read ends, also of empty pipes.
 const MOST_PIPES: usize = 1024;
 
 /// Descriptors that CRIU makes in a process: of memory, of a socket, and of a pipe for its pages.
@@ -67,22 +67,22 @@ impl Findings<'_> {
         Ok(())
     }
 
-    /// CRIU works from within the process, which has `count` descriptors already.
+    /// CRIU's parasite code opens descriptors in the process, which already has `count` of them.
     fn room(&mut self, pid: i32, count: usize) -> io::Result<()> {
         let limit = open_files(&task::read(&format!("/proc/{pid}/limits"))?);
         if limit.is_some_and(|limit| count + SPARE > limit) {
-            let what = format!("{} has {count} descriptors open, as many as it may", named(pid));
-            self.block(what, "let it close some, or start it with a higher limit (`ulimit -n`)");
+            let what = format!("{} has {count} descriptors open, which is its limit", named(pid));
+            self.block(what, "have it close some, or start it with a higher limit (`ulimit -n`)");
         }
         Ok(())
     }
 
-    /// What has been found by [`descriptors`](Self::descriptors) in all processes.
+    /// Checks the number of pipes that [`descriptors`](Self::descriptors) has found in all processes.
     pub(super) fn pipes(&mut self) {
         let count = self.pipes.len();
         if count > MOST_PIPES {
-            let what = format!("the instance has {count} pipes open");
-            self.block(what, format!("let it close some: CRIU carries {MOST_PIPES}"));
+            let what = format!("the instance has {count} pipes open, and CRIU dumps at most {MOST_PIPES}");
+            self.block(what, "have it close some of them");
         }
     }
 
@@ -92,42 +92,42 @@ impl Findings<'_> {
             self.pipes.insert(name.to_owned());
         }
         if flags & libc::O_DIRECT != 0 {
-            let what = format!("{} has a pipe open that keeps packets apart (O_DIRECT)", named(pid));
-            self.block(what, "let it use a Unix socket of the type SOCK_SEQPACKET");
+            let what = format!("{} has a pipe in packet mode open (O_DIRECT)", named(pid));
+            self.block(what, "have it use a Unix socket of type SOCK_SEQPACKET");
         }
     }
 
-    /// The destination's is filled from the images; it may be the same one, which has all of it already.
+    /// A restore writes a FIFO's data back. If both hosts share the FIFO, the data would be in it twice.
     fn fifo(&mut self, pid: i32, task: &Task, number: i32, path: &Path) {
         if task.descriptor(number).is_ok_and(|fifo| has_data(&fifo)) {
-            let what = format!("{} has not read all that is in the FIFO {}", named(pid), path.display());
-            self.block(what, "move it when that is read, or let it use a pipe without a name");
+            let what = format!("{} has unread data in the FIFO {}", named(pid), path.display());
+            self.block(what, "move it after it has read the data, or have it use an unnamed pipe");
         }
     }
 
-    /// CRIU writes what is not read to the restored terminal, which changes it, and waits for ever if there is no room. The
-    /// instance's first process reads it in time.
+    /// CRIU writes unread data to the restored terminal, whose line discipline changes it, and blocks for ever if there is no room.
+    /// The instance's first process reads its terminals in time.
     fn master(&mut self, pid: i32, task: &Task, number: i32) {
         if pid != self.first && task.descriptor(number).is_ok_and(|master| has_data(&master)) {
-            let what = format!("{} has not read all that is in a pseudo-terminal", named(pid));
-            self.block(what, "move it when that is read");
+            let what = format!("{} has unread data in a pseudo-terminal", named(pid));
+            self.block(what, "move it after it has read the data");
         }
     }
 
     fn namespace(&mut self, pid: i32, name: &str) {
         let what = format!("{} has the namespace {name} open", named(pid));
-        self.block(what, "let it close that before the move");
+        self.block(what, "have it close that file before the move");
     }
 
     fn nameless(&mut self, pid: i32, number: i32, name: &str) {
         let kind = name.trim_start_matches("anon_inode:").trim_matches(['[', ']']);
         if kind == "eventfd" && info_of(pid, number).contains("\neventfd-semaphore: 1\n") {
-            let what = format!("{} has an eventfd open that is a semaphore (EFD_SEMAPHORE)", named(pid));
-            return self.block(what, "let it use a POSIX semaphore without a name, or a pipe");
+            let what = format!("{} has an eventfd in semaphore mode open (EFD_SEMAPHORE)", named(pid));
+            return self.block(what, "have it use an unnamed POSIX semaphore or a pipe");
         }
         if kind == "pidfd" && flags_in(&info_of(pid, number)) & PIDFD_THREAD != 0 {
-            let what = format!("{} has a pidfd of a thread open (PIDFD_THREAD)", named(pid));
-            return self.block(what, "let it close that before the move: CRIU cannot carry it");
+            let what = format!("{} has a thread's pidfd open (PIDFD_THREAD)", named(pid));
+            return self.block(what, "have it close that before the move: CRIU cannot dump it");
         }
         if ["inotify", "fanotify"].contains(&kind) {
             self.watches(pid, kind, &info_of(pid, number));
@@ -136,9 +136,9 @@ impl Findings<'_> {
             return;
         }
         let remedy = match kind {
-            "io_uring" => "let it use epoll or threads for its I/O",
-            "userfaultfd" => "let it close the userfaultfd before the move",
-            _ => "let it close that before the move: CRIU cannot carry it",
+            "io_uring" => "have it use epoll or threads for its I/O",
+            "userfaultfd" => "have it close the userfaultfd before the move",
+            _ => "have it close that before the move: CRIU cannot dump it",
         };
         self.block(format!("{} has {kind} open", named(pid)), remedy);
     }
@@ -151,20 +151,26 @@ impl Findings<'_> {
         let shown = path.display();
         let is_memory = path.to_string_lossy().starts_with(MEMORY);
         if kind.is_block_device() {
-            self.block(format!("{} has the disk {shown} open", named(pid)), "let it use files instead");
+            self.block(
+                format!("{} has the block device {shown} open", named(pid)),
+                "have it use files instead",
+            );
         } else if kind.is_char_device() {
             self.device(pid, task, number, path, metadata.st_rdev());
         } else if is_memory && statfs(via).is_some_and(|found| found.f_type == libc::HUGETLBFS_MAGIC) {
-            let what = format!("{} has {shown} open, which is of huge pages", named(pid));
-            self.block(what, "let it map huge pages without a file (MAP_ANONYMOUS), or use others");
+            let what = format!("{} has {shown} open, which consists of huge pages", named(pid));
+            self.block(what, "have it map anonymous huge pages (MAP_ANONYMOUS) or normal pages");
         } else if is_message_queue(via) {
             let what = format!("{} has the message queue {shown} open", named(pid));
-            self.block(what, "let it close the queue before the move: CRIU cannot carry it");
+            self.block(what, "have it close the queue before the move: CRIU cannot dump it");
         } else if metadata.st_nlink() == 0 {
             if metadata.st_size() > GHOST_LIMIT && !is_memory {
                 let limit = GHOST_LIMIT >> 20;
-                let what = format!("{} has the deleted file {shown} open, over {limit} MiB", named(pid));
-                self.block(what, "let it keep the file's name, or close it");
+                let what = format!(
+                    "{} has the deleted file {shown} open, which is larger than {limit} MiB",
+                    named(pid)
+                );
+                self.block(what, "have it close the file, or not delete it while it is open");
             }
             self.nameless_file(&metadata);
         } else if is_deleted(path, &metadata) {
@@ -172,11 +178,11 @@ impl Findings<'_> {
         } else if self.places.is_none() && own_files::is_own(pid, path) {
             // It becomes the process' own elsewhere.
         } else if self.places.is_none() && own_files::is_of_a_process(path) {
-            let what = format!("{} has {shown} open, which is another file elsewhere", named(pid));
-            self.block(what, "let it close the file before the move");
+            let what = format!("{} has {shown} open, which is a different file on another host", named(pid));
+            self.block(what, "have it close the file before the move");
         } else if kind.is_dir() && own_files::is_of_a_process(path) {
             let what = format!("{} has the directory {shown} open", named(pid));
-            self.block(what, "let it close the directory before the move");
+            self.block(what, "have it close the directory before the move");
         } else {
             if kind.is_fifo() {
                 self.fifo(pid, task, number, path);
@@ -185,13 +191,13 @@ impl Findings<'_> {
         }
     }
 
-    /// A file that the destination has as well.
+    /// Checks a file that must exist at the destination too.
     fn named_file(&mut self, pid: i32, number: i32, path: &Path, via: &Path) {
         let info = info_of(pid, number);
         if holds_lock(&info) {
             // The stopped copy keeps it, and the new one would wait for it where both hosts share the file.
             let what = format!("{} holds a lock on {}", named(pid), path.display());
-            self.block(what, "move it when it has given the lock up");
+            self.block(what, "move it after it has released the lock");
         } else if is_written(&info) && self.becomes_another(path) && is_sqlite_database(via) {
             self.database(pid, path);
         } else {
@@ -199,15 +205,15 @@ impl Findings<'_> {
         }
     }
 
-    /// SQLite compares the inode of what it has open with that of the path before it writes: what it finds otherwise, as it was moved
-    /// away, it only reads, and says that the database is read-only.
+    /// SQLite compares the inode of its open file with that of the path before it writes. If they differ, it reports a read-only
+    /// database.
     fn database(&mut self, pid: i32, path: &Path) {
         let (process, path) = (named(pid), path.display());
         let what = format!(
-            "{process} has the SQLite database {path} open, which would have another inode after a move or a restore, and \
-             SQLite writes to no such file"
+            "{process} has the SQLite database {path} open, which has another inode after a move or a restore; \
+             SQLite then refuses to write to it"
         );
-        let remedy = "let it close the database before the move, or keep it on a file system that both hosts have mounted (`--volume`)";
+        let remedy = "have it close the database before the move, or keep it on a file system that both hosts have mounted (`--volume`)";
         self.block(what, remedy);
     }
 
@@ -227,19 +233,19 @@ impl Findings<'_> {
         let (what, remedy) = if device == CONTROLLING {
             // CRIU wants the process to hold the other end of the terminal too.
             (
-                "its terminal by the name",
-                "end it before the move; as a shell use `bash`, which has no such name open",
+                "its controlling terminal",
+                "end it before the move; for a shell, use `bash`, which does not keep that file open",
             )
         } else if TERMINALS.contains(&major) {
-            ("the terminal", "start it with its input and output elsewhere")
+            ("the terminal", "redirect its input and output when you start it")
         } else {
-            ("the device", "let it close the device before the move")
+            ("the device", "have it close the device before the move")
         };
         self.block(format!("{} has {what} {} open", named(pid), path.display()), remedy);
     }
 }
 
-/// True for a userfaultfd of the RDMA library, which closes it when it is suspended.
+/// Whether a userfaultfd belongs to the RDMA library, which closes it on `Suspend`.
 pub fn is_page_turner(info: &str) -> bool {
     const INITIALIZED: u64 = 1 << 31;
     let interface = info.lines().find_map(|line| line.strip_prefix("API:"));
@@ -248,18 +254,18 @@ pub fn is_page_turner(info: &str) -> bool {
     features.is_some_and(|features| features & !INITIALIZED == fabric::PAGE_TURNER_FEATURES)
 }
 
-/// True for a POSIX message queue.
+/// Whether `path` is a POSIX message queue.
 pub(super) fn is_message_queue(via: &Path) -> bool {
     const MQUEUE_MAGIC: libc::__fsword_t = 0x1980_0202;
     statfs(via).is_some_and(|found| found.f_type == MQUEUE_MAGIC)
 }
 
-/// True for an open file with a lock of any kind.
+/// Whether an open file has a lock of any kind.
 fn holds_lock(info: &str) -> bool {
     info.lines().any(|line| line.starts_with("lock:"))
 }
 
-/// True for what is open for writing.
+/// Whether a descriptor is open for writing.
 fn is_written(info: &str) -> bool {
     flags_in(info) & libc::O_ACCMODE != libc::O_RDONLY
 }
@@ -268,13 +274,13 @@ pub(super) fn info_of(pid: i32, number: i32) -> String {
     fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")).unwrap_or_default()
 }
 
-/// How it is open, as `open` has it.
+/// The flags of `open`.
 fn flags_in(info: &str) -> i32 {
     let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
     flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok()).unwrap_or(0)
 }
 
-/// The limit in force, in `/proc/PID/limits`.
+/// The soft limit of open files in `/proc/PID/limits`.
 fn open_files(limits: &str) -> Option<usize> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
     line.split_ascii_whitespace().next()?.parse().ok()

@@ -5,11 +5,11 @@ use std::os::unix::fs::FileExt;
 
 const PT_NOTE: u32 = 4;
 const NT_GNU_BUILD_ID: u32 = 3;
-/// More is no build ID, and not read.
+/// The most bytes of notes to read.
 const MOST_NOTES: u64 = 64 * 1024;
 const MOST_SEGMENTS: u16 = 128;
 
-/// In hexadecimal digits; `None` if the file is no 64-bit ELF file of this machine or has none.
+/// The build ID in hexadecimal digits; `None` if the file has none or is not a 64-bit ELF file of this architecture.
 pub fn build_id(file: &File) -> Option<String> {
     let mut header = [0; 64];
     file.read_exact_at(&mut header, 0).ok()?;

@@ -1,8 +1,8 @@
-//! Whether two hosts have one file, or each one of its own.
+//! Tells whether two hosts share one file, or each has its own.
 //!
-//! Numbers of devices differ between hosts, so a file system is known by what it is mounted from, if hosts can share it, and else
-//! by the machine. Its number and its birth tell a file from others there. A disk that was copied has both of them again, which
-//! is why they are not enough.
+//! Device numbers differ between hosts. So a file system that hosts can share is identified by its mount source, and any other one by
+//! the machine. The inode number and birth time identify a file in its file system. They do not suffice alone: a copied disk has the
+//! same ones.
 
 use std::collections::HashMap;
 use std::fs::{self, Metadata};
@@ -13,29 +13,29 @@ use ring::digest::{Context, SHA256};
 
 use crate::report::Identity;
 
-/// Types of file systems that hosts share, and whose sources name no host. Those of 9p and virtiofs are what each hypervisor calls
-/// a folder of its own.
+/// Types of network file systems whose mount sources mean the same on each host. A source of 9p or virtiofs does not: each hypervisor
+/// chooses the name for a folder of its own.
 const SHARED: [&str; 5] = ["afs", "beegfs", "gfs2", "gpfs", "ocfs2"];
 
-/// What is the same for all that runs on a machine: the first that it has. The other one is new after a restart.
+/// Files that identify a machine; the first that exists counts. The boot ID changes with each restart.
 const MACHINE: [&str; 2] = ["/sys/class/dmi/id/product_uuid", "/proc/sys/kernel/random/boot_id"];
 
 /// The file systems of this host.
 pub struct FileSystems {
     machine: String,
-    /// What those that hosts can share are mounted from, by their device.
+    /// The mount sources of shareable file systems, by device.
     shared: HashMap<u64, String>,
 }
 
 impl FileSystems {
-    /// Those that are mounted now.
+    /// Reads the current mounts.
     pub fn mounted() -> Self {
         let machine = MACHINE.iter().find_map(|path| fs::read_to_string(path).ok()).unwrap_or_default();
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         Self { machine, shared: mounts.lines().filter_map(shared).collect() }
     }
 
-    /// What a file is known by.
+    /// The identity of a file.
     pub fn identity(&self, file: &Metadata) -> Identity {
         let place = self.shared.get(&file.st_dev()).unwrap_or(&self.machine);
         let born = file.created().ok().and_then(|born| born.duration_since(UNIX_EPOCH).ok());
@@ -49,7 +49,7 @@ impl FileSystems {
     }
 }
 
-/// The device and the source of what a line of `/proc/PID/mountinfo` mounts, if hosts can share it.
+/// The device and source of a line of `/proc/PID/mountinfo`, if hosts can share that file system.
 fn shared(line: &str) -> Option<(u64, String)> {
     let (mount, file_system) = line.split_once(" - ")?;
     let (major, minor) = mount.split(' ').nth(2)?.split_once(':')?;

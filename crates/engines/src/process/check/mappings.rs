@@ -1,4 +1,4 @@
-//! What a process has mapped.
+//! Blockers among the memory mappings of a process.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -11,7 +11,7 @@ use super::super::task;
 use super::{DELETED, Findings, MEMORY, is_deleted, named};
 use crate::guard::MAPPING;
 
-/// The ring of asynchronous requests to disks, which is no file.
+/// The ring of the kernel's asynchronous I/O (`io_setup`), which is not a file.
 const REQUESTS: &str = "/[aio] (deleted)";
 
 impl Findings<'_> {
@@ -37,27 +37,26 @@ impl Findings<'_> {
         } else if path.starts_with("/dev/") && !path.starts_with("/dev/shm/") && path != "/dev/zero (deleted)"
         {
             let what = format!("{} has the device {path} mapped", named(pid));
-            self.block(what, "let it close the device");
+            self.block(what, "have it unmap and close the device");
         } else if path.starts_with(MAPPING) {
-            let what = format!(
-                "{} has code in it that a failed dump has left, and would not be restored",
-                named(pid)
-            );
+            let what =
+                format!("{} contains code that a failed dump has left, and cannot be restored", named(pid));
             self.block(what, "start the instance again");
         } else if path != REQUESTS {
             self.mapped_file(pid, Path::new(&format!("/proc/{pid}/map_files/{range}")));
         }
     }
 
-    /// CRIU maps it as if it could be written to, and cannot seal it then.
+    /// CRIU maps such a file writable, and then cannot seal it.
     fn sealed(&mut self, pid: i32, range: &str, path: &str) {
         let seals = File::open(format!("/proc/{pid}/map_files/{range}"))
             // SAFETY: no memory is passed.
             .map(|memory| unsafe { libc::fcntl(memory.as_raw_fd(), libc::F_GET_SEALS) });
         if seals.is_ok_and(|seals| seals > 0 && seals & libc::F_SEAL_WRITE != 0) {
             let path = path.trim_end_matches(DELETED);
-            let what = format!("{} has {path} mapped, which is shared and sealed (F_SEAL_WRITE)", named(pid));
-            self.block(what, "let it map that privately (MAP_PRIVATE), or unmap it before the move");
+            let what =
+                format!("{} has a shared mapping of {path}, which is sealed (F_SEAL_WRITE)", named(pid));
+            self.block(what, "have it map the file privately (MAP_PRIVATE), or unmap it before the move");
         }
     }
 
@@ -74,7 +73,7 @@ impl Findings<'_> {
     }
 }
 
-/// Whether what a line of `/proc/PID/maps` maps is shared, by its rights: `r--s`.
+/// Whether a line of `/proc/PID/maps` describes a shared mapping, by its rights: `r--s`.
 fn is_shared(line: &str) -> bool {
     line.split(' ').nth(1).is_some_and(|rights| rights.ends_with('s'))
 }

@@ -1,4 +1,5 @@
-//! What the instance has set up in its network: at the destination it has what the node gives it, and no more.
+//! Blockers in the instance's network: addresses, groups, devices and routes that it has added. At the destination it has only those
+//! that the node gives it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,8 +10,8 @@ use std::time::Duration;
 use super::super::orphans;
 use super::Findings;
 
-/// What a cut of the link has lost, in a move of the peer's for one, the kernel sends again after 0.2 s, twice that, and so
-/// on; or after 3 s and more, if it had to ask for the connection twice (RFC 6298, 5.7).
+/// The kernel retransmits segments that a cut of the link has lost, for example in a move of the peer, after 0.2 s, twice that, and so
+/// on; or after 3 s and more, if it had to send the SYN twice (RFC 6298, 5.7).
 const RETRANSMISSION: Duration = Duration::from_secs(10);
 
 impl Findings<'_> {
@@ -28,16 +29,16 @@ impl Findings<'_> {
             addresses_of_six(&sixes).filter(|address| !address.is_loopback()).map(|v6| v6.to_string());
         let addresses: Vec<String> = addresses.chain(sixes).collect();
         for address in addresses {
-            let what = format!("the instance has given itself the address {address}");
-            self.block(what, format!("let it take that away again, and use {own}, which moves along"));
+            let what = format!("the instance has added the address {address}");
+            self.block(what, format!("have it remove the address and use {own}, which moves with it"));
         }
         for group in groups(&read("igmp").unwrap_or_default()) {
             let what = format!("the instance has joined the multicast group {group}");
-            self.block(what, "let it leave the group before the move");
+            self.block(what, "have it leave the group before the move");
         }
         for link in links(&read("dev")?) {
-            let what = format!("the instance has made itself the link {link}");
-            self.block(what, "let it delete that before the move");
+            let what = format!("the instance has created the network device {link}");
+            self.block(what, "have it delete the device before the move");
         }
         if !orphans::have_sent_all(first, RETRANSMISSION, || false)? {
             self.blockers.push(orphans::blocker());
@@ -48,8 +49,8 @@ impl Findings<'_> {
             if gateway.is_unspecified() && u32::from(destination) == network {
                 continue;
             }
-            let what = format!("the instance has made itself a route to {destination} by {gateway}");
-            self.block(what, "let it take that away again before the move");
+            let what = format!("the instance has added a route to {destination} via {gateway}");
+            self.block(what, "have it delete the route before the move");
         }
         Ok(())
     }
@@ -68,7 +69,7 @@ fn addresses_of_six(list: &str) -> impl Iterator<Item = Ipv6Addr> {
     list.lines().filter_map(move |line| number(line).map(Ipv6Addr::from))
 }
 
-/// The groups in `/proc/net/igmp`, but for that of all hosts, in which each link is.
+/// The groups in `/proc/net/igmp`, without the all-hosts group, which each device joins.
 fn groups(list: &str) -> BTreeSet<Ipv4Addr> {
     const ALL_HOSTS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
     let group = |line: &str| u32::from_str_radix(line.strip_prefix("\t\t\t\t")?.split(' ').next()?, 16).ok();
@@ -76,9 +77,9 @@ fn groups(list: &str) -> BTreeSet<Ipv4Addr> {
     groups.filter(|group| *group != ALL_HOSTS).collect()
 }
 
-/// The links in `/proc/net/dev`, but for those that the node or the kernel makes.
+/// The devices in `/proc/net/dev`, without those that the node or the kernel makes.
 fn links(list: &str) -> impl Iterator<Item = &str> {
-    /// Of modules for tunnels, in each namespace.
+    /// Fallback devices that tunnel modules make in each namespace.
     const BY_THE_KERNEL: [&str; 9] =
         ["tunl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "sit0", "ip6tnl0", "ip6gre0"];
     let names = list.lines().filter_map(|line| Some(line.split_once(':')?.0.trim()));

@@ -1,4 +1,4 @@
-//! Where the files of a container are on its host.
+//! Maps the paths of a container to those of its host.
 
 use std::ffi::CString;
 use std::fs;
@@ -12,7 +12,7 @@ use super::super::container::{self, Container};
 use super::Findings;
 use instance::container::Bind;
 
-/// See the module.
+/// The mounts of a container, by which a path in it is mapped to one of the host.
 pub struct Places<'a> {
     container: &'a Container,
     layer: PathBuf,
@@ -20,12 +20,13 @@ pub struct Places<'a> {
 }
 
 impl<'a> Places<'a> {
-    /// Those of a container whose first process is `first`.
+    /// The mounts of `container`, whose first process is `first`.
     pub fn of(container: &'a Container, first: i32) -> io::Result<Self> {
         Ok(Self { container, layer: container.layer(), mountpoints: container::mountpoints(first)? })
     }
 
-    /// Where the host has what the container sees at `path`; `None` if that travels with it, is made anew, or is an image's.
+    /// The host's path of the file that the container sees at `path`; `None` if the file travels with the container, is created anew, or
+    /// belongs to a container image.
     pub fn on_host(&self, path: &Path) -> Option<PathBuf> {
         let above = self.mountpoints.iter().filter(|mountpoint| path.starts_with(mountpoint));
         let mountpoint = above.max_by_key(|mountpoint| mountpoint.components().count())?;
@@ -44,7 +45,7 @@ impl<'a> Places<'a> {
         self.container.binds().iter().find(|bind| bind.destination == mountpoint)
     }
 
-    /// The file systems that travel with what is in them, as this host sees them.
+    /// The file systems that travel with their contents, as paths of this host.
     pub(super) fn travelling(&self, first: i32) -> impl Iterator<Item = PathBuf> {
         let own =
             self.mountpoints.iter().filter(|place| place.parent().is_some() && self.bind_at(place).is_none());
@@ -55,7 +56,7 @@ impl<'a> Places<'a> {
 }
 
 impl Findings<'_> {
-    /// What the container has from the host, and how much it has written.
+    /// Notes the files that the container has from the host, and how much it has written.
     pub(super) fn mounts(&mut self) {
         let Some(places) = &self.places else { return };
         let (rootfs, written) = (places.container.rootfs().map(Path::to_owned), places.container.written());
@@ -73,20 +74,20 @@ impl Findings<'_> {
         self.volumes();
     }
 
-    /// Its name is no help as a whole.
+    /// Blocks on a path that is too long, showing its beginning only.
     fn too_long(&mut self, path: &Path) {
         let path = path.as_os_str().as_bytes();
         let beginning = String::from_utf8_lossy(&path[..path.len().min(60)]);
         let length = path.len();
         let most = libc::PATH_MAX - 1;
         self.block(
-            format!("the path {beginning}… in the container has {length} bytes, and paths of {most} or more do not move"),
-            "rename or remove what is there",
+            format!("the path {beginning}… in the container has {length} bytes, and a path must have fewer than {most} to move"),
+            "rename or remove that file",
         );
     }
 
-    /// Each volume is still what is at its place on the host: a mount keeps what it was made of, whatever becomes of that, and the
-    /// destination mounts what it finds there.
+    /// Checks that each volume is still the directory at its source path. A bind mount keeps its directory even if that is moved or
+    /// replaced, but the destination mounts the directory that it finds at the path.
     pub(super) fn volumes(&mut self) {
         let Some(places) = &self.places else { return };
         let root = PathBuf::from(format!("/proc/{}/root", self.first));
@@ -101,21 +102,21 @@ impl Findings<'_> {
             let (source, destination) = (source.display(), destination.display());
             self.block(
                 format!(
-                    "what it has at {destination} was moved, removed or replaced on the host, at {source}"
+                    "the volume at {destination} was moved, removed or replaced on the host, at {source}"
                 ),
-                "put it back there, or start the container again",
+                "put {source} back, or start the container again",
             );
         }
     }
 }
 
-/// What is in use of the file system in memory at `place`, in bytes; of others nothing.
+/// The bytes in use of the tmpfs at `place`; 0 for other file systems.
 pub fn used(place: &Path) -> u64 {
     let found = statfs(place).filter(|found| found.f_type == libc::TMPFS_MAGIC);
     found.map_or(0, |found| (found.f_blocks - found.f_bfree) * found.f_bsize.unsigned_abs())
 }
 
-/// The file system at `place`.
+/// The statistics of the file system at `place`.
 pub(super) fn statfs(place: &Path) -> Option<libc::statfs> {
     let path = CString::new(place.as_os_str().as_bytes()).ok()?;
     // SAFETY: all-zero is a valid statfs.

@@ -1,4 +1,4 @@
-//! What a process is: its namespaces, its root, its tracer, its memory.
+//! Blockers in the attributes of a process: its namespaces, root directory, tracer and threads.
 
 use std::fs;
 use std::io;
@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 use super::super::task::{self, Stat};
 use super::{Findings, MEMORY, named};
 
-/// Instances share these with their host; containers do not share [`OF_CONTAINERS`].
+/// The namespaces that an instance shares with its host; a container does not share [`OF_CONTAINERS`].
 const SHARED: [&str; 3] = ["ipc", "user", "cgroup"];
-/// Of its own each container has one.
+/// The namespace that each container has of its own.
 const OF_CONTAINERS: &str = "ipc";
-/// All processes of an instance share these. CRIU restores them with a clock that goes on where it stopped.
+/// The namespaces that all processes of an instance share. CRIU restores the time namespace with clocks that continue where they stopped.
 const TOGETHER: [&str; 5] = ["mnt", "net", "pid", "time", "uts"];
-/// Who waits longer than this for a child that it has made with vfork is said to wait: most children start their program at once.
+/// A parent that waits longer than this for a child created with vfork is a blocker: most children start their program at once.
 const SHORT: Duration = Duration::from_millis(500);
-/// The calls by which a thread may wait for its child.
+/// The system calls in which a thread may wait for its child.
 const MAKES_A_CHILD: [libc::c_long; 3] = [libc::SYS_vfork, libc::SYS_clone, libc::SYS_clone3];
 
 impl Findings<'_> {
@@ -30,17 +30,19 @@ impl Findings<'_> {
         }
         let parent = field("PPid:").and_then(|parent| parent.parse().ok());
         if parent.is_some_and(|parent| self.members.contains(&parent) && have_one_directory(pid, parent)) {
-            let what =
-                format!("{} and its parent change their working directory together (CLONE_FS)", named(pid));
-            self.block(what, "let the parent make it with fork");
+            let what = format!("{} shares its working directory with its parent (CLONE_FS)", named(pid));
+            self.block(what, "have the parent create it with fork");
         }
         let is_root = |ids: &str| ids.split_whitespace().take(3).all(|id| id == "0");
         let is_roots = ["Uid:", "Gid:"].into_iter().all(|name| field(name).is_some_and(is_root));
         if !is_roots && !may_read_limits() {
-            let what = format!("{} is not root's alone, and the node may not read its limits", named(pid));
+            let what = format!(
+                "{} does not run as root only, and the node may not read its resource limits",
+                named(pid)
+            );
             self.block(
                 what,
-                "give the node CAP_SYS_RESOURCE, or run the instance as root, with root's group",
+                "give the node CAP_SYS_RESOURCE, or run the instance as root and with root's group",
             );
         }
         let kibibytes = field("RssAnon:").and_then(|value| value.split(' ').next()?.parse::<u64>().ok());
@@ -54,11 +56,11 @@ impl Findings<'_> {
                 let what = format!(
                     "the node runs in another {kind} namespace than the one that started the instance"
                 );
-                self.block(what, "start the node where it was started before");
+                self.block(what, "start the node in the namespace in which it ran before");
             }
             if theirs != first {
                 let what = format!("{} has a {kind} namespace of its own", named(pid));
-                self.block(what, "start it without unshare or a sandbox of its own");
+                self.block(what, "start it without unshare or a sandbox");
             }
         }
         self.namespaces_of_children(pid)?;
@@ -66,43 +68,43 @@ impl Findings<'_> {
         self.directories(pid)
     }
 
-    /// They would have those of their parent.
+    /// Children forked after the restore would get their parent's namespaces instead.
     fn namespaces_of_children(&mut self, pid: i32) -> io::Result<()> {
         for kind in ["pid", "time"] {
             let own = fs::read_link(format!("/proc/{pid}/ns/{kind}"))?;
             // There is none of a PID namespace whose first process is yet to come.
             if fs::read_link(format!("/proc/{pid}/ns/{kind}_for_children")).ok().as_ref() != Some(&own) {
                 let what = format!("{} has a {kind} namespace for its children", named(pid));
-                self.block(what, "start it without unshare or a sandbox of its own");
+                self.block(what, "start it without unshare or a sandbox");
             }
         }
         Ok(())
     }
 
-    /// CRIU starts it from its file.
+    /// CRIU opens a program by its path.
     fn program(&mut self, pid: i32) -> io::Result<()> {
         if fs::read_link(format!("/proc/{pid}/exe"))?.to_string_lossy().starts_with(MEMORY) {
-            let what = format!("{} runs a program that is in memory only (memfd_create)", named(pid));
-            self.block(what, "start it from a file");
+            let what = format!("{} runs a program from memory (memfd_create)", named(pid));
+            self.block(what, "start the program from a file");
         }
         Ok(())
     }
 
-    /// CRIU cannot stop a thread before its child lets it go on.
+    /// CRIU cannot stop a thread in `vfork` before its child lets it continue.
     fn threads(&mut self, pid: i32) -> io::Result<()> {
         let threads = task::numbers_in(&format!("/proc/{pid}/task"))?;
         if threads.len() > 1 && Stat::read(pid)?.state == 'Z' {
-            let what = format!("the first thread of {} has ended, and others run", named(pid));
-            self.block(what, "move it when they have ended, too");
+            let what = format!("the main thread of {} has ended while other threads run", named(pid));
+            self.block(what, "move it after those have ended, too");
         }
         // SAFETY: no memory is passed.
         if threads.iter().any(|thread| unsafe { libc::sched_getscheduler(*thread) } == libc::SCHED_DEADLINE) {
-            let what = format!("{} has a thread that is scheduled by deadlines (SCHED_DEADLINE)", named(pid));
-            self.block(what, "let it use another policy");
+            let what = format!("{} has a thread with deadline scheduling (SCHED_DEADLINE)", named(pid));
+            self.block(what, "have it use another scheduling policy");
         }
         if threads.into_iter().any(|thread| waits_long_for_a_child(pid, thread)) {
-            let what = format!("{} waits for a child that it has made with vfork", named(pid));
-            self.block(what, "move it when the child has started its program, or has ended");
+            let what = format!("{} waits for a child created with vfork", named(pid));
+            self.block(what, "move it after the child has started its program or ended");
         }
         Ok(())
     }
@@ -116,8 +118,8 @@ impl Findings<'_> {
         let link = format!("/proc/{pid}/cwd");
         let directory = fs::read_link(&link)?;
         if directory.to_string_lossy().ends_with(" (deleted)") {
-            let what = format!("{} works in a deleted directory", named(pid));
-            self.block(what, "let it change to another directory");
+            let what = format!("{} has a deleted directory as its working directory", named(pid));
+            self.block(what, "have it change to another directory");
         } else {
             self.need(&directory, Path::new(&link));
         }
@@ -125,7 +127,7 @@ impl Findings<'_> {
     }
 }
 
-/// Whether an open file's name is that of a namespace, such as `net:[4026531840]`.
+/// Whether an open file is a namespace by its name, such as `net:[4026531840]`.
 pub(super) fn is_namespace(name: &str) -> bool {
     name.split_once(":[").is_some_and(|(kind, _)| SHARED.contains(&kind) || TOGETHER.contains(&kind))
 }
@@ -147,7 +149,7 @@ fn waits_long_for_a_child(pid: i32, thread: i32) -> bool {
     false
 }
 
-/// Whether a thread is in a call that makes a child, and sleeps there so that only a kill can wake it.
+/// Whether a thread is in a call that creates a child, in a sleep that only SIGKILL interrupts.
 fn waits_for_a_child(pid: i32, thread: i32) -> bool {
     let read = |name: &str| task::read(&format!("/proc/{pid}/task/{thread}/{name}")).ok();
     let sleeps = read("stat").and_then(|stat| Stat::parse(&stat)).is_some_and(|stat| stat.state == 'D');
@@ -155,8 +157,8 @@ fn waits_for_a_child(pid: i32, thread: i32) -> bool {
     sleeps && call().is_some_and(|call| MAKES_A_CHILD.contains(&call))
 }
 
-/// CRIU reads the resource limits of each process, for which it takes `CAP_SYS_RESOURCE` if the
-/// process is another user's or group's. Containers often lack it.
+/// Whether CRIU may read the resource limits of a process of another user or group, which takes `CAP_SYS_RESOURCE`. A node in a
+/// container often lacks it.
 fn may_read_limits() -> bool {
     const CAP_SYS_RESOURCE: u64 = 24;
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();

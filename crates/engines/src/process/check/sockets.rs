@@ -1,8 +1,7 @@
-//! Sockets that a move would break.
+//! Blockers among the sockets of a process.
 //!
-//! What the node gave the instance is no matter: the drop-in library closes it when it is told to
-//! suspend. That is the socket to the node itself, and links in the host's network: TCP
-//! connections, and the Unix sockets beside shared memory.
+//! Sockets that the node gave the instance are no blockers: the drop-in library closes them on `Suspend`. These are the attachment
+//! to the node, and links in the host's network: TCP connections, and the Unix sockets beside shared memory.
 
 use std::fs;
 use std::io;
@@ -14,11 +13,11 @@ use super::super::sockets::{self, has};
 use super::super::task::Task;
 use super::{Findings, named};
 
-/// Asks for the network namespace of a socket.
+/// The ioctl that opens the network namespace of a socket.
 const SIOCGSKNS: libc::c_ulong = 0x894c;
-/// `tcpi_state` of a listener.
+/// The `tcpi_state` of a listener.
 const TCP_LISTEN: u8 = 10;
-/// Protocols of which CRIU carries sockets.
+/// The protocols whose sockets CRIU dumps.
 const CARRIED: [libc::c_int; 3] = [libc::IPPROTO_TCP, libc::IPPROTO_UDP, libc::IPPROTO_UDPLITE];
 
 impl Findings<'_> {
@@ -32,15 +31,15 @@ impl Findings<'_> {
             libc::AF_PACKET => {}
             other => {
                 let what = format!("{} has a socket of address family {other} open", named(pid));
-                self.block(what, "let it use TCP, UDP or Unix sockets");
+                self.block(what, "have it use TCP, UDP or Unix sockets");
             }
         }
     }
 
     fn netlink(&mut self, pid: i32, socket: &OwnedFd) {
         if has(socket, libc::POLLIN) {
-            let what = format!("{} has not read what the kernel has sent it over netlink", named(pid));
-            self.block(what, "let it read that, or move it when it has");
+            let what = format!("{} has unread messages in a netlink socket", named(pid));
+            self.block(what, "move it after it has read them");
         }
     }
 
@@ -52,32 +51,32 @@ impl Findings<'_> {
         let is_raw = option(socket, libc::SO_TYPE).is_ok_and(|kind| kind == libc::SOCK_RAW);
         if !is_raw && !CARRIED.contains(&protocol) {
             let what = format!("{} has a socket of IP protocol {protocol} open", named(pid));
-            self.block(what, "let it use plain TCP or UDP");
+            self.block(what, "have it use plain TCP or UDP");
         }
         match own_address(socket) {
             Some(address) if !self.moves_along(address) => {
                 let what = format!("{} has a socket bound to {address} open", named(pid));
-                self.block(what, format!("let it use {}, which moves along", self.network.address));
+                self.block(what, format!("have it use {}, which moves with it", self.network.address));
             }
             _ => {}
         }
         if protocol == libc::IPPROTO_TCP && has_connections_to_accept(socket) {
-            let what = format!("{} has not accepted a connection that has come for it", named(pid));
-            self.block(what, "let it accept the connection, or move it when it does");
+            let what = format!("{} has not accepted an incoming connection", named(pid));
+            self.block(what, "move it after it has accepted the connection");
         }
         // CRIU reads no further than to urgent data.
         if protocol == libc::IPPROTO_TCP && has(socket, libc::POLLPRI) {
-            let what = format!("{} has not read the urgent data of a connection", named(pid));
-            self.block(what, "let it read that, or move it when it has");
+            let what = format!("{} has unread urgent data on a connection", named(pid));
+            self.block(what, "move it after it has read the data");
         }
         // CRIU carries the connection, but not its error: it would look as if the peer had sent all.
         if protocol == libc::IPPROTO_TCP && has(socket, libc::POLLERR) {
-            let what = format!("{} has not heard yet that a connection has failed", named(pid));
-            self.block(what, "let it read from the connection, or close it");
+            let what = format!("{} has an unread error on a TCP connection (SO_ERROR)", named(pid));
+            self.block(what, "have it read from the connection, or close it");
         }
         if protocol == libc::IPPROTO_UDP && is_corked(socket) {
             let what = format!("{} has a corked UDP socket open", named(pid));
-            self.block(what, "let it send what it has collected, by UDP_CORK as well");
+            self.block(what, "have it send the collected data and clear UDP_CORK");
         }
     }
 
@@ -90,7 +89,7 @@ impl Findings<'_> {
     }
 }
 
-/// Whether the socket is in the host's network, where the node made it.
+/// Whether the socket is in the host's network namespace, where the node made it.
 pub(super) fn of_our_network(socket: &OwnedFd) -> bool {
     // SAFETY: no memory is passed.
     let fd = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCGSKNS) };
@@ -103,7 +102,7 @@ pub(super) fn of_our_network(socket: &OwnedFd) -> bool {
     theirs.is_ok_and(|theirs| fs::read_link("/proc/thread-self/ns/net").is_ok_and(|ours| ours == theirs))
 }
 
-/// Whether this is a listener with connections that nobody has accepted yet. CRIU cannot carry them.
+/// Whether this is a listener with connections that the program has not accepted. CRIU cannot dump those.
 fn has_connections_to_accept(socket: &OwnedFd) -> bool {
     // SAFETY: all-zero is a valid tcp_info.
     let mut info: libc::tcp_info = unsafe { mem::zeroed() };

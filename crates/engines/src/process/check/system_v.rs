@@ -1,42 +1,42 @@
-//! System V semaphores, message queues and shared memory, which stay on their host.
+//! Blockers among System V semaphores, message queues and shared memory, which stay on their host.
 //!
-//! The kernel does not say who has one, only who did something to it last, and who made it.
+//! The kernel does not list the users of such an object. It only names the process that used it last, and the one that created it.
 
 use std::collections::BTreeSet;
 use std::fs;
 
 use super::{Findings, named};
 
-/// The most semaphores that are looked at, with a call for each.
+/// The most semaphores of a set to inspect; each takes a system call.
 const MOST: usize = 100_000;
 
 impl Findings<'_> {
     pub(super) fn system_v(&mut self) {
         for (pid, set) in self.users(semaphores()) {
             let what = format!("{} uses the System V semaphores {set}", named(pid));
-            self.block(what, "let it use POSIX semaphores without a name");
+            self.block(what, "have it use unnamed POSIX semaphores");
         }
         for (pid, queue) in self.users(queues()) {
             let what = format!("{} uses the System V message queue {queue}", named(pid));
-            self.block(what, "let it use a pipe or a socket");
+            self.block(what, "have it use a pipe or a socket");
         }
         for (pid, segment) in self.users(unattached_segments()) {
-            self.shares_memory(pid, &format!("made or used (segment {segment})"));
+            self.shares_memory(pid, &format!("created or used (segment {segment})"));
         }
     }
 
     pub(super) fn shares_memory(&mut self, pid: i32, how: &str) {
         let what = format!("{} has System V shared memory {how}", named(pid));
-        self.block(what, "let it use POSIX shared memory (for UCX: UCX_TLS=^sysv)");
+        self.block(what, "have it use POSIX shared memory (for UCX: UCX_TLS=^sysv)");
     }
 
-    /// Those who are in the tree.
+    /// The processes that belong to the tree.
     fn users(&self, all: BTreeSet<(i32, i32)>) -> Vec<(i32, i32)> {
         all.into_iter().filter(|(pid, _)| self.members.contains(pid)).collect()
     }
 }
 
-/// Who has done something to which set last.
+/// The process that used each semaphore set last.
 fn semaphores() -> BTreeSet<(i32, i32)> {
     let sets = read("sem");
     let sets = rows(&sets, ["semid", "nsems"]);
@@ -45,26 +45,26 @@ fn semaphores() -> BTreeSet<(i32, i32)> {
     all.map(|(set, at)| (unsafe { libc::semctl(set, at, libc::GETPID) }, set)).collect()
 }
 
-/// Who has sent to or received from which queue last.
+/// The processes that sent to and received from each queue last.
 fn queues() -> BTreeSet<(i32, i32)> {
     let all = read("msg");
     let all = rows(&all, ["msqid", "lspid", "lrpid"]);
     all.flat_map(|[queue, sender, receiver]| [(sender, queue), (receiver, queue)]).collect()
 }
 
-/// Who has made, or used last, which segment that nobody has mapped.
+/// The processes that created and last used each segment that no process has mapped.
 fn unattached_segments() -> BTreeSet<(i32, i32)> {
     let all = read("shm");
     let all = rows(&all, ["shmid", "cpid", "lpid", "nattch"]).filter(|row| row[3] == 0);
     all.flat_map(|[segment, maker, user, _]| [(maker, segment), (user, segment)]).collect()
 }
 
-/// Kernels without System V's objects have no such file.
+/// Reads a table in `/proc/sysvipc`; kernels without System V IPC have none.
 fn read(kind: &str) -> String {
     fs::read_to_string(format!("/proc/sysvipc/{kind}")).unwrap_or_default()
 }
 
-/// The columns with these titles, line by line.
+/// The values of the columns with these titles, line by line.
 fn rows<'a, const N: usize>(
     table: &'a str,
     titles: [&str; N],

@@ -1,4 +1,4 @@
-//! Unix sockets that a move would break.
+//! Blockers among the Unix sockets of a process.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -16,7 +16,7 @@ use super::descriptors::info_of;
 use super::sockets::{NameCall, name_of, of_our_network, option};
 use super::{Findings, is_same, named};
 
-/// Asks for the file to which a socket is bound.
+/// The ioctl that opens the file to which a socket is bound.
 const SIOCUNIXFILE: libc::c_ulong = 0x89e0;
 
 impl Findings<'_> {
@@ -32,36 +32,36 @@ impl Findings<'_> {
         {
             // CRIU carries one, if nothing was sent over it yet and it is not closed.
             let what = format!("{} has not accepted a connection over a Unix socket", named(pid));
-            self.block(what, "let it accept the connection, or move it when it does");
+            self.block(what, "move it after it has accepted the connection");
         }
         if !self.is_stopped && has_another_name(pid, socket) {
             let what = format!("{} has a Unix socket whose file was renamed after it was bound", named(pid));
-            self.block(what, "let it bind the socket by the name that others use");
+            self.block(what, "have it bind the socket by the name that its clients use");
         }
         let Some(peer) = peer_pid(socket).filter(|peer| *peer > 0) else { return };
         // A pair's maker may be gone; CRIU tells then.
         let outside = !self.members.contains(&peer) && fs::metadata(format!("/proc/{peer}")).is_ok();
         if outside {
             let what = format!(
-                "{} is connected to {} outside the instance by a Unix socket",
+                "{} is connected to {} outside the instance through a Unix socket",
                 named(pid),
                 named(peer)
             );
-            self.block(what, "run both in one instance, or let it close the connection");
+            self.block(what, "run both in one instance, or have it close the connection");
         }
     }
 
-    /// CRIU carries the bytes that stand in a socket, and loses or refuses what came beside them.
+    /// CRIU dumps the unread bytes of a socket, and loses or refuses ancillary data: descriptors and credentials.
     fn unread(&mut self, pid: i32, number: i32, socket: &OwnedFd) {
         let (what, remedy) = if has_descriptors(&info_of(pid, number)) {
             (
-                "has not taken descriptors that were sent to it over a Unix socket",
-                "move it when it has taken them",
+                "has not received descriptors that were sent to it over a Unix socket",
+                "move it after it has received them",
             )
         } else if option(socket, libc::SO_PASSCRED).is_ok_and(|asks| asks != 0) && has_bytes(socket) {
             (
-                "has not read what came with its sender's number over a Unix socket (SO_PASSCRED)",
-                "move it when it has",
+                "has unread data with credentials in a Unix socket (SO_PASSCRED)",
+                "move it after it has read the data",
             )
         } else {
             return;
@@ -69,16 +69,16 @@ impl Findings<'_> {
         self.block(format!("{} {what}", named(pid)), remedy);
     }
 
-    /// A process that the node will tell to let go, which it must hear.
+    /// A process with an attachment to the node must be able to handle `Suspend`, so it must not be stopped.
     fn user_of_the_node(&mut self, pid: i32) {
         if Stat::read(pid).is_ok_and(|stat| stat.state == 'T') {
-            let what = format!("{} is stopped, and must let go of its RDMA connections", named(pid));
-            self.block(what, "let it go on with `kill -CONT`, or end it");
+            let what = format!("{} is stopped, so that it cannot suspend its RDMA connections", named(pid));
+            self.block(what, "continue it with `kill -CONT`, or end it");
         }
     }
 }
 
-/// Descriptors in a socket are told by its own: `scm_fds: 3`.
+/// Whether descriptors wait in a socket, by its `fdinfo`: `scm_fds: 3`.
 fn has_descriptors(info: &str) -> bool {
     let count = info.lines().find_map(|line| line.strip_prefix("scm_fds:"));
     count.is_some_and(|count| count.trim() != "0")
@@ -90,7 +90,7 @@ fn has_bytes(socket: &OwnedFd) -> bool {
     unsafe { libc::ioctl(socket.as_raw_fd(), libc::FIONREAD, &raw mut count) == 0 && count > 0 }
 }
 
-/// Whether the file to which the socket is bound has a name still, but not that one.
+/// Whether the file to which the socket is bound still exists, but under another name.
 fn has_another_name(pid: i32, socket: &OwnedFd) -> bool {
     let bound = name(socket, libc::getsockname).unwrap_or_default();
     let bound = Path::new(OsStr::from_bytes(&bound));

@@ -1,4 +1,4 @@
-//! What this host, as a destination, lacks.
+//! Blockers at the destination: requirements of an instance that this host does not meet.
 
 use std::fs::{self, Metadata};
 use std::os::linux::fs::MetadataExt;
@@ -7,18 +7,18 @@ use super::contents::{self, Regular};
 use super::kind_of;
 use crate::report::{Blocker, Contents, FileKind, Host, Needs, OpenFile};
 
-/// What of `needs` this host does not have.
+/// The entries of `needs` that this host does not meet, as blockers.
 pub fn verify(needs: &Needs, here: &Host) -> Vec<Blocker> {
     let regular = Regular::default();
     let files = needs.files.iter().filter_map(|needed| file(needed, &regular));
     let runtime = (needs.container && !here.containers).then(|| {
-        Blocker::new("the destination has no OCI runtime", "install runc there, and start its node again")
+        Blocker::new("the destination has no OCI runtime", "install runc there, and restart its node")
     });
     let controllers = needs.controllers.iter().filter(|name| !here.controllers.contains(name)).map(|name| {
         let what = format!(
-            "the destination has no cgroup controller `{name}`, which a limit of the container needs"
+            "the destination lacks the cgroup controller `{name}`, which a limit of the container needs"
         );
-        Blocker::new(what, "have its kernel mount it, or start the container without that limit")
+        Blocker::new(what, "enable the controller there, or start the container without that limit")
     });
     versions(&needs.host, here)
         .into_iter()
@@ -33,8 +33,11 @@ fn versions(source: &Host, here: &Host) -> Vec<Blocker> {
     let mut found = Vec::new();
     if source.architecture != here.architecture {
         found.push(Blocker::new(
-            format!("the destination is {}, the source {}", here.architecture, source.architecture),
-            "choose a destination of the same architecture",
+            format!(
+                "the destination's architecture is {}, the source's is {}",
+                here.architecture, source.architecture
+            ),
+            "choose a destination with the same architecture",
         ));
     }
     let missing: Vec<&str> =
@@ -48,7 +51,7 @@ fn versions(source: &Host, here: &Host) -> Vec<Blocker> {
     if here.criu < source.criu {
         found.push(Blocker::new(
             "the destination's CRIU is older than the source's",
-            "update it with scripts/criu.sh",
+            "update CRIU there with scripts/criu.sh",
         ));
     }
     if release(&here.kernel) < release(&source.kernel) {
@@ -63,20 +66,20 @@ fn versions(source: &Host, here: &Host) -> Vec<Blocker> {
 fn rooms(needs: &Needs, here: &Host) -> Vec<Blocker> {
     let rooms = [
         (
-            "memory to give",
+            "free memory",
             here.memory_available,
             needs.memory,
-            "choose a destination with more, or end something there",
+            "choose a destination with more, or end another instance there",
         ),
-        ("room for images", here.image_room, needs.images(), "free room there"),
-        ("room for what the container has written", here.layer_room, needs.layer, "free room there"),
+        ("room for images", here.image_room, needs.images(), "free disk space there"),
+        ("room for the container's written files", here.layer_room, needs.layer, "free disk space there"),
     ];
     let lacking = rooms.into_iter().filter(|(_, free, needed, _)| free < needed);
     lacking
         .map(|(what, free, needed, remedy)| {
             let (free, needed) = (free >> 20, needed >> 20);
             Blocker::new(
-                format!("the destination has {free} MiB of {what}, and {needed} MiB are needed"),
+                format!("the destination has {free} MiB of {what}, and the instance needs {needed} MiB"),
                 remedy,
             )
         })
@@ -86,8 +89,8 @@ fn rooms(needs: &Needs, here: &Host) -> Vec<Blocker> {
 fn file(needed: &OpenFile, regular: &Regular) -> Option<Blocker> {
     let path = needed.path.display();
     let Ok(found) = fs::metadata(&needed.path) else {
-        let what = format!("{path} is in use and is not at the destination");
-        return Some(Blocker::new(what, "put it there too, at the same path"));
+        let what = format!("{path} is in use and does not exist at the destination");
+        return Some(Blocker::new(what, "create it there too, at the same path"));
     };
     if needed.identity.is_some_and(|identity| identity == regular.identity(&found)) {
         return None;
@@ -95,20 +98,20 @@ fn file(needed: &OpenFile, regular: &Regular) -> Option<Blocker> {
     let contents = if is_alike(needed, &found) { compare(needed) } else { Comparison::Differs };
     let what = match contents {
         Comparison::Same => return None,
-        Comparison::Differs => format!("{path} is in use and is another file at the destination"),
+        Comparison::Differs => format!("{path} is in use and is a different file at the destination"),
         Comparison::Unreadable(whose, reason) => {
-            format!("{path} is in use, and the {whose}'s cannot be read to compare it ({reason})")
+            format!("{path} is in use, and the {whose} cannot read its copy to compare it ({reason})")
         }
     };
     let remedy = if matches!(needed.contents, Contents::Build(_)) {
         "install the same version of it on both hosts"
     } else {
-        "keep it on a file system that both hosts share, and mount from the same source"
+        "keep it on a file system that both hosts mount from the same source"
     };
     Some(Blocker::new(what, remedy))
 }
 
-/// Whether a file is like the one that is needed as far as can be told without a look into it.
+/// Whether a file's type, size and mode match the needed one.
 fn is_alike(needed: &OpenFile, found: &Metadata) -> bool {
     kind_of(found) == Some(needed.kind)
         && (needed.kind != FileKind::Regular || found.st_size() == needed.size)
@@ -118,7 +121,7 @@ fn is_alike(needed: &OpenFile, found: &Metadata) -> bool {
 enum Comparison {
     Same,
     Differs,
-    /// Whose file, and why not.
+    /// Which host's file cannot be read, and why.
     Unreadable(&'static str, String),
 }
 
@@ -200,22 +203,26 @@ mod tests {
         assert_eq!(verify(&container, &poor).len(), 9);
     }
 
-    /// It is packed beside the memory, and unpacked elsewhere.
+    /// A container's written files are packed among the images, and unpacked in another directory.
     #[test]
     fn what_a_container_has_written_needs_room_and_no_memory() {
         let needs = Needs { layer: 600 << 20, memory: 500 << 20, ..needs(Vec::new()) };
         let found = verify(&needs, &host());
         assert_eq!(found.len(), 1, "{found:?}");
-        assert!(found[0].what.contains("1024 MiB of room for images, and 1100 MiB are"), "{}", found[0]);
+        assert!(
+            found[0].what.contains("1024 MiB of room for images, and the instance needs 1100 MiB"),
+            "{}",
+            found[0]
+        );
         let full = Host { layer_room: 599 << 20, image_room: 2 << 30, ..host() };
-        assert!(verify(&needs, &full)[0].what.contains("599 MiB of room for what the container has written"));
+        assert!(verify(&needs, &full)[0].what.contains("599 MiB of room for the container's written files"));
     }
 
     #[test]
     fn a_missing_file_and_another_file_are_told_apart() {
         let found = verify(&needs(vec![open_file("/no/such", 1), open_file("/etc/passwd", 1)]), &host());
-        assert!(found[0].what.contains("is not at the destination"));
-        assert!(found[1].what.contains("another file"));
+        assert!(found[0].what.contains("does not exist at the destination"));
+        assert!(found[1].what.contains("a different file"));
     }
 
     /// `/etc/passwd`, as one host may have it.
@@ -230,7 +237,7 @@ mod tests {
         let unreadable = passwd(Contents::Unreadable("Permission denied".into()));
         let found = verify(&needs(vec![unreadable.clone()]), &host());
         let expected =
-            "/etc/passwd is in use, and the source's cannot be read to compare it (Permission denied)";
+            "/etc/passwd is in use, and the source cannot read its copy to compare it (Permission denied)";
         assert_eq!(found[0].what, expected);
         let identity = Regular::default().identity(&fs::metadata("/etc/passwd").unwrap());
         let shared = OpenFile { identity: Some(identity), ..unreadable };

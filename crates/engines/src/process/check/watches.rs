@@ -1,7 +1,7 @@
-//! What a process of a container watches (inotify, fanotify) on its root.
+//! Blockers among the watches (inotify, fanotify) that a process of a container has on its root.
 //!
-//! Of a file that is watched the kernel tells an inode's number and a handle. On an overlay file system without an index, which would be
-//! of this host, no file is found by a handle. Then CRIU looks for the number, in the places that it believes to be watched.
+//! The kernel describes a watched file by its inode number and a file handle. An overlay file system without an index cannot open files
+//! by handle, and an index would belong to this host. Then CRIU searches a fixed list of directories for the inode number.
 
 use std::fs;
 use std::os::linux::fs::MetadataExt;
@@ -10,7 +10,7 @@ use std::path::Path;
 use super::descriptors::is_message_queue;
 use super::{Findings, named};
 
-/// Where CRIU looks: `hints` of its `irmap.c`.
+/// The directories that CRIU searches: `hints` in its `irmap.c`.
 const LOOKED_THROUGH: [&str; 7] = [
     "etc",
     "var/spool",
@@ -22,7 +22,7 @@ const LOOKED_THROUGH: [&str; 7] = [
 ];
 
 impl Findings<'_> {
-    /// `info` is the kernel's of the descriptor that watches.
+    /// `info` is the `fdinfo` of the inotify or fanotify descriptor.
     pub(super) fn watches(&mut self, pid: i32, kind: &str, info: &str) {
         if self.places.is_none() {
             return;
@@ -36,12 +36,16 @@ impl Findings<'_> {
             places.any(|place| is_below(&Path::new(&root).join(place), metadata.st_dev(), inode))
         };
         if inodes.any(|inode| !is_found(inode)) {
-            let what = format!("{} watches files of the container's own root ({kind})", named(pid));
-            self.block(what, "let it watch a volume or /dev/shm, or close that before the move");
+            let what =
+                format!("{} watches files in the container's own root file system ({kind})", named(pid));
+            self.block(
+                what,
+                format!("have it watch a volume or /dev/shm, or close the {kind} before the move"),
+            );
         }
     }
 
-    /// Queues that nobody has open are there still, and CRIU carries none.
+    /// Also queues that no process has open are blockers: CRIU dumps none.
     pub(super) fn message_queues(&mut self) {
         let Some(places) = &self.places else { return };
         let found: Vec<String> = places
@@ -54,12 +58,12 @@ impl Findings<'_> {
             .collect();
         for queue in found {
             let what = format!("the container has the message queue /{queue}");
-            self.block(what, "let it remove the queue before the move (mq_unlink): CRIU cannot carry it");
+            self.block(what, "have it remove the queue before the move (mq_unlink): CRIU cannot dump it");
         }
     }
 }
 
-/// Device and number of each inode that is watched: `inotify wd:1 ino:2e sdev:fe00001 mask:…`.
+/// The device and number of each watched inode: `inotify wd:1 ino:2e sdev:fe00001 mask:…`.
 fn watched(info: &str) -> impl Iterator<Item = (u64, u64)> + '_ {
     info.lines().filter_map(|line| {
         let number = |name: &str| {

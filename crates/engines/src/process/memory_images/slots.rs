@@ -1,4 +1,4 @@
-//! Where the pages of one owner lie.
+//! Where the pages of one owner are stored.
 
 use std::collections::BTreeMap;
 

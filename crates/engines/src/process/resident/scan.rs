@@ -1,4 +1,4 @@
-//! Which pages of a process are there.
+//! Finds the present pages of a process.
 
 use std::fs::File;
 use std::io;
