@@ -41,6 +41,12 @@ pub enum StoreError {
         /// What the file system or the database says.
         source: redb::Error,
     },
+    /// No thread can be started that writes.
+    #[error("cannot start the journal's thread: {0}")]
+    NoThread(std::io::Error),
+    /// The thread that writes has ended.
+    #[error("the journal's writer has ended")]
+    Gone,
     /// There is no room for the records of something new.
     #[error("no room for new records in {}: {source}", path.display())]
     NoRoom {
