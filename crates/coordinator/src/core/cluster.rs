@@ -194,3 +194,6 @@ impl Command for Happened {
         owner.input(self.0).await;
     }
 }
+
+#[cfg(test)]
+mod tests;

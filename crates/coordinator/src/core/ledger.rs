@@ -6,7 +6,7 @@ use fabric::Vid;
 use moves::MoveId;
 use moves::coordinator::{Coordinator, MoveView};
 use moves::journal::{Image, Instance, MoveRecord, Record};
-use moves::progress::Phase;
+use moves::progress::{Event, Phase};
 
 /// What a record removes.
 #[derive(Default)]
@@ -59,6 +59,16 @@ impl Ledger {
         }
         self.image.apply(record);
         removed
+    }
+
+    /// Takes the progress of a move. Whoever hears of it finds it here.
+    pub(super) fn progressed(&mut self, id: MoveId, event: &Event) {
+        let (phase, is_under_way) = self.moves.entry(id).or_insert((Phase::Prepare, true));
+        match event {
+            Event::Phase { phase: begun, .. } => *phase = *begun,
+            Event::Ended { .. } => *is_under_way = false,
+            _ => {}
+        }
     }
 
     /// Takes over how far the moves of `machine` are, all of whose records are durable.

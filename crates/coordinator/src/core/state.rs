@@ -98,6 +98,7 @@ impl State {
 
     /// Takes the progress of a move.
     pub(super) fn progressed(&mut self, id: MoveId, event: &Event) {
+        self.base.ledger.progressed(id, event);
         self.features.iter_mut().for_each(|feature| feature.progressed(id, event, &self.base));
     }
 
