@@ -1,12 +1,13 @@
 //! The coordinator: the daemon that knows where every instance is, and alone decides moves.
 //!
 //! ```text
-//!   command line ── JSON lines ──▶ requests ──┐
-//!                                             ▼
-//!   nodes ══ TLS ══ nodes ◀──▶ cluster: moves::Coordinator ──▶ store
+//!   command line ── JSON lines ──▶ server, requests ─┐ commands
+//!                                                    ▼
+//!   nodes ══ TLS ══ nodes ◀───────▶ features ◀──▶ core: moves::Coordinator ──▶ journal
 //! ```
 //!
-//! * [`cluster`]: drives the state machine of the moves and performs its outputs.
+//! * [`core`]: the task that owns the state machine of the moves and its journal, and the view that all others have. [`open`]: makes it
+//!   of what is in the store (ADR 0045).
 //! * [`nodes`]: the nodes' connections.
 //! * [`server`]: the socket of the command line; [`requests`], [`moving`], [`group`], [`drain`], [`checkpoint`], [`restore`], [`ending`],
 //!   [`output`], [`exec`]: the requests that it handles.
@@ -18,8 +19,9 @@
 //!   state of both.
 //! * [`session`]: a command of `transhume exec`, as a state machine without IO.
 //! * [`directory`]: the directories of the fabrics.
-//! * [`log`]: the event log. [`statistics`]: metrics for Prometheus.
-//! * [`follow`]: the events of a move for its user, and the final report.
+//! * [`events`], [`occurrences`]: the event log. [`statistics`], [`prometheus`]: metrics.
+//! * [`follow`], [`follows`]: the events of moves for their users, and the final reports. [`lifecycle`]: instances that start, end, or have
+//!   ended. [`drains`]: the drained hosts.
 //!
 //! The coordinator may be killed at any time: its decisions are in the store, and everything undecided is rolled back.
 
@@ -173,6 +175,7 @@ pub fn run(options: CoordinatorOptions) -> Result<(), CoordinatorError> {
         .enable_all()
         .build()
         .map_err(CoordinatorError::io("starting the coordinator's threads"))?;
+    let aborts = rpc::daemon::abort_on_panic();
     let result = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).map_err(CoordinatorError::io("signals"))?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(CoordinatorError::io("signals"))?;
@@ -182,6 +185,7 @@ pub fn run(options: CoordinatorOptions) -> Result<(), CoordinatorError> {
             _ = interrupt.recv() => Ok(()),
         }
     });
+    drop(aborts);
     runtime.shutdown_background();
     result
 }
