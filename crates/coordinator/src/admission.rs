@@ -8,7 +8,7 @@ use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use api::{Event, Failure};
@@ -22,10 +22,13 @@ use rpc::wire::reason;
 use rpc::{Stream, frame};
 use serde::Deserialize;
 use tokio::io::AsyncWriteExt;
+use tokio::sync::{Mutex, MutexGuard};
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::cluster::{Cluster, Inner};
+use crate::core::{Cluster, Command, Feature, Owner};
 use crate::failure;
+use crate::members::{self, Members};
 use crate::tokens::{self, Objection, Token};
 
 /// The longest lifetime of a token.
@@ -56,11 +59,10 @@ impl Admission {
     }
 
     /// Blocks admissions while the returned guard lives.
-    pub fn pause(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    pub async fn pause(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().await
     }
 
-    /// The key in the certificate of `host`, if it has joined by a token.
     pub fn key_of(&self, host: &HostName) -> Option<KeyId> {
         pki::key_of(&self.pki, host)
     }
@@ -79,7 +81,7 @@ impl Admission {
     }
 
     /// Creates and stores a token that is valid for `lifetime_s` seconds from `now`. Returns its number, too.
-    fn new_token(
+    async fn new_token(
         &self,
         cluster: &Cluster,
         lifetime_s: u64,
@@ -98,13 +100,12 @@ impl Admission {
         })?;
         let good_until = tokens::seconds(now).saturating_add(lifetime_s);
         let token = Token::new(tokens::hash(&secret), Some(now), good_until);
-        let inner = &mut *cluster.lock();
-        let number = inner.note_token(cluster, token)?;
+        let number = cluster.run(NewToken(token)).await?;
         Ok((number, JoinToken { coordinator: self.listen, authority: self.authority, secret }))
     }
 
     /// Answers a join request at time `now`: a certificate, or the reason for the refusal.
-    fn admit(
+    async fn admit(
         &self,
         cluster: &Cluster,
         request: &enrol::Request,
@@ -115,12 +116,12 @@ impl Admission {
             return Err(reason(what, "install the same release on all machines"));
         }
         // If two machines ask for the same name, one of them gets it.
-        let _turn = self.pause();
-        let checked = cluster.lock().members.check_secret(Secret(request.secret), now);
+        let _turn = self.pause().await;
+        let checked = cluster.view().get::<Members>().check_secret(Secret(request.secret), now);
         let token = checked.map_err(|objection| self.refuse(objection))?;
         let applicant = Applicant::of(&request.signing_request).map_err(|error| self.explain(&error))?;
         let (host, key) = (applicant.host().clone(), applicant.key());
-        let is_free = cluster.lock().members.is_free(&host, key).map_err(|_| {
+        let is_free = cluster.view().get::<Members>().is_free(&host, key).map_err(|_| {
             reason("this key belongs to a removed host", "join with a new key: use another state directory")
         })?;
         if self.enrolled().len() >= MAX_NODES {
@@ -129,9 +130,12 @@ impl Admission {
                 "remove a host that is not needed: `transhume host remove HOST`",
             ));
         }
-        let certificates =
-            pki::certify(&self.pki, &applicant, is_free).map_err(|error| self.explain(&error))?;
-        let noted = cluster.lock().has_joined(cluster, token, &host, key);
+        // It reads and writes files.
+        let pki = self.pki.clone();
+        let certified = spawn_blocking(move || pki::certify(&pki, &applicant, is_free)).await;
+        let certified = certified.map_err(|error| reason(&error.to_string(), "try again"))?;
+        let certificates = certified.map_err(|error| self.explain(&error))?;
+        let noted = cluster.run(Joined { token, host: host.clone(), key }).await;
         noted.map_err(|failure| reason(&failure.message, &failure.remedy))?;
         Ok((host, certificates))
     }
@@ -171,30 +175,97 @@ impl Admission {
     }
 }
 
-impl Inner {
-    fn note_token(&mut self, cluster: &Cluster, token: Token) -> Result<u64, Failure> {
-        self.check_whole()?;
-        self.store.ready().map_err(|error| failure::of_store(&error))?;
-        let noted = self.members.add_token(&self.store, token);
-        noted.map_err(|error| cluster.not_written(self, error))
+/// Machines without a certificate: how they are admitted, if they are, and which hosts have joined so.
+#[derive(Default)]
+pub struct Enrolled {
+    admission: Option<Arc<Admission>>,
+    hosts: BTreeSet<HostName>,
+}
+
+impl Feature for Enrolled {}
+
+impl Enrolled {
+    /// Lets machines join by tokens from now on.
+    pub fn admit_by(&mut self, admission: Arc<Admission>) {
+        self.hosts = admission.enrolled();
+        self.admission = Some(admission);
     }
 
-    /// Records that `host` got a certificate for `key` by the token with this number.
-    fn has_joined(
-        &mut self,
-        cluster: &Cluster,
-        token: u64,
-        host: &HostName,
-        key: KeyId,
-    ) -> Result<(), Failure> {
-        self.check_whole()?;
-        let noted = self.members.joined(&self.store, token, host, key);
-        let is_heir = noted.map_err(|error| cluster.not_written(self, error))?;
-        self.enrolled.insert(host.clone());
+    /// How machines are admitted, if they are.
+    pub fn admission(&self) -> Option<&Arc<Admission>> {
+        self.admission.as_ref()
+    }
+
+    /// The hosts that have joined by a token.
+    pub fn hosts(&self) -> impl Iterator<Item = &HostName> {
+        self.hosts.iter()
+    }
+
+    /// Forgets that `host` has joined.
+    pub fn forget(&mut self, host: &HostName) {
+        self.hosts.remove(host);
+    }
+}
+
+/// How machines are admitted.
+///
+/// # Errors
+/// If they are not.
+fn admission(cluster: &Cluster) -> Result<Arc<Admission>, Failure> {
+    cluster.view().get::<Enrolled>().admission().cloned().ok_or_else(failure::no_tokens)
+}
+
+/// A token to be stored. The reply is its number.
+struct NewToken(Token);
+
+impl Command for NewToken {
+    type Reply = Result<u64, Failure>;
+
+    async fn run(self, owner: &mut Owner) -> Self::Reply {
+        owner.view().check_whole()?;
+        owner.ready().await?;
+        let (number, changed) = owner.view().get::<Members>().added(self.0);
+        members::note(owner, changed).await?;
+        Ok(number)
+    }
+}
+
+/// `host` has got a certificate for `key`, by the token with this number.
+struct Joined {
+    token: u64,
+    host: HostName,
+    key: KeyId,
+}
+
+impl Command for Joined {
+    type Reply = Result<(), Failure>;
+
+    async fn run(self, owner: &mut Owner) -> Self::Reply {
+        let Self { token, host, key } = self;
+        let (changed, is_heir) = owner.view().get::<Members>().joined(token, &host, key);
+        members::note(owner, changed).await?;
+        owner.edit(|state| state.get_mut::<Enrolled>().hosts.insert(host));
         if is_heir {
-            self.tell_removed(cluster);
+            members::tell(&owner.view());
         }
         Ok(())
+    }
+}
+
+/// A token that is revoked, named by its number or its secret. The reply is the token.
+struct Revoke(String);
+
+impl Command for Revoke {
+    type Reply = Result<api::Token, Failure>;
+
+    async fn run(self, owner: &mut Owner) -> Self::Reply {
+        let Self(token) = self;
+        owner.view().check_whole()?;
+        let number = owner.view().get::<Members>().find(&token).ok_or_else(|| failure::no_token(&token))?;
+        let changed = owner.view().get::<Members>().revoked(number);
+        members::note(owner, changed).await?;
+        let tokens = owner.view().get::<Members>().tokens(SystemTime::now());
+        tokens.into_iter().find(|token| token.id == number).ok_or_else(|| failure::no_token(&token))
     }
 }
 
@@ -206,7 +277,7 @@ struct Before {
 }
 
 /// Imports the tokens that an earlier release stored in `file`, then deletes the file.
-pub fn take_over(cluster: &Cluster, file: &Path) -> Result<(), Failure> {
+pub async fn take_over(cluster: &Cluster, file: &Path) -> Result<(), Failure> {
     let Ok(bytes) = fs::read(file) else { return Ok(()) };
     let known: Vec<Before> = postcard::from_bytes(&bytes).unwrap_or_else(|error| {
         tracing::warn!(
@@ -215,9 +286,8 @@ pub fn take_over(cluster: &Cluster, file: &Path) -> Result<(), Failure> {
         );
         Vec::new()
     });
-    let inner = &mut *cluster.lock();
     for Before { hash, good_until } in known {
-        inner.note_token(cluster, Token::new(hash, None, good_until))?;
+        cluster.run(NewToken(Token::new(hash, None, good_until))).await?;
     }
     if let Err(error) = fs::remove_file(file) {
         tracing::warn!("cannot delete {}: {error}", file.display());
@@ -226,31 +296,23 @@ pub fn take_over(cluster: &Cluster, file: &Path) -> Result<(), Failure> {
 }
 
 /// Creates a token.
-pub fn new_token(cluster: &Cluster, lifetime_s: u64) -> Result<Event, Failure> {
-    let admission = cluster.admission.get().ok_or_else(failure::no_tokens)?;
-    let (id, token) = admission.new_token(cluster, lifetime_s, SystemTime::now())?;
+pub async fn new_token(cluster: &Cluster, lifetime_s: u64) -> Result<Event, Failure> {
+    let admission = admission(cluster)?;
+    let (id, token) = admission.new_token(cluster, lifetime_s, SystemTime::now()).await?;
     Ok(Event::Token { id, token: token.to_string(), lifetime_s })
 }
 
 /// Lists the tokens.
 pub fn tokens(cluster: &Cluster) -> Result<Event, Failure> {
-    cluster.admission.get().ok_or_else(failure::no_tokens)?;
-    Ok(Event::Tokens(cluster.lock().members.tokens(SystemTime::now())))
+    admission(cluster)?;
+    Ok(Event::Tokens(cluster.view().get::<Members>().tokens(SystemTime::now())))
 }
 
 /// Revokes a token.
-pub fn revoke(cluster: &Cluster, token: &str) -> Result<Event, Failure> {
-    let admission = cluster.admission.get().ok_or_else(failure::no_tokens)?;
-    let _nobody_joins = admission.pause();
-    let inner = &mut *cluster.lock();
-    inner.check_whole()?;
-    let number = inner.members.find(token).ok_or_else(|| failure::no_token(token))?;
-    let revoked = inner.members.revoke(&inner.store, number);
-    revoked.map_err(|error| cluster.not_written(inner, error))?;
-    let tokens = inner.members.tokens(SystemTime::now());
-    let token =
-        tokens.into_iter().find(|token| token.id == number).ok_or_else(|| failure::no_token(token))?;
-    Ok(Event::TokenRevoked(token))
+pub async fn revoke(cluster: &Cluster, token: String) -> Result<Event, Failure> {
+    let admission = admission(cluster)?;
+    let _nobody_joins = admission.pause().await;
+    cluster.run(Revoke(token)).await.map(Event::TokenRevoked)
 }
 
 /// Serves a connection without a certificate. It accepts join requests only.
@@ -260,15 +322,11 @@ pub async fn serve(cluster: &Arc<Cluster>, mut stream: Stream) -> io::Result<()>
     let request: enrol::Request = request.map_err(|error| {
         io::Error::other(format!("the client has no certificate and sent no join request: {error}"))
     })?;
-    let cluster = cluster.clone();
-    let answer = move || {
-        let admission = cluster.admission.get().ok_or_else(|| {
-            io::Error::other("the client has no certificate, and this coordinator has no join tokens")
-        })?;
-        Ok::<_, io::Error>(admission.admit(&cluster, &request, SystemTime::now()))
-    };
-    // Issuing a certificate reads and writes files.
-    let answer = match tokio::task::spawn_blocking(answer).await.map_err(io::Error::other)?? {
+    let admission = cluster.view().get::<Enrolled>().admission().cloned();
+    let admission = admission.ok_or_else(|| {
+        io::Error::other("the client has no certificate, and this coordinator has no join tokens")
+    })?;
+    let answer = match admission.admit(cluster, &request, SystemTime::now()).await {
         Ok((host, certificates)) => {
             tracing::info!("{from} has joined as {host}");
             Answer::Granted(certificates)
@@ -287,176 +345,4 @@ pub async fn serve(cluster: &Arc<Cluster>, mut stream: Stream) -> io::Result<()>
 }
 
 #[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use super::*;
-    use crate::hosts;
-
-    const DAY: u64 = 24 * 60 * 60;
-
-    /// A coordinator that admits machines.
-    struct World {
-        directory: tempfile::TempDir,
-        cluster: Arc<Cluster>,
-    }
-
-    impl World {
-        fn new() -> Self {
-            let directory = tempfile::tempdir().unwrap();
-            pki::create_authority(&directory.path().join("pki")).unwrap();
-            let cluster = open(directory.path());
-            Self { directory, cluster }
-        }
-
-        /// The same coordinator after a restart.
-        fn again(self) -> Self {
-            let Self { directory, cluster } = self;
-            drop(cluster);
-            let cluster = open(directory.path());
-            Self { directory, cluster }
-        }
-
-        fn admission(&self) -> &Admission {
-            self.cluster.admission.get().unwrap()
-        }
-
-        fn new_token(&self) -> JoinToken {
-            self.admission().new_token(&self.cluster, DAY, now()).unwrap().1
-        }
-
-        fn admit_at(
-            &self,
-            request: &enrol::Request,
-            now: SystemTime,
-        ) -> Result<(HostName, Certificates), String> {
-            self.admission().admit(&self.cluster, request, now)
-        }
-
-        fn admit(&self, request: &enrol::Request) -> Result<(HostName, Certificates), String> {
-            self.admit_at(request, now())
-        }
-    }
-
-    fn open(directory: &Path) -> Arc<Cluster> {
-        let listen = "192.0.2.1:7700".parse().unwrap();
-        let center = HostName::new("a").unwrap();
-        let cluster = Cluster::open(&directory.join("store")).unwrap();
-        cluster.admit_by(Admission::open(listen, directory.join("pki"), center).unwrap());
-        cluster
-    }
-
-    fn request(secret: [u8; 16], key: &str, name: &str) -> enrol::Request {
-        let signing_request = pki::signing_request(key, name).unwrap();
-        enrol::Request { version: VERSION, secret, signing_request }
-    }
-
-    fn now() -> SystemTime {
-        SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000)
-    }
-
-    #[tokio::test]
-    async fn a_token_lets_in_until_it_expires_also_after_a_restart() {
-        let world = World::new();
-        let token = world.new_token();
-        let key = pki::new_key().unwrap();
-        let last = now() + Duration::from_secs(DAY - 1);
-        let admit = |world: &World, name| {
-            let (host, certificates) = world.admit_at(&request(token.secret.0, &key, name), last).unwrap();
-            assert_eq!(host.as_str(), name);
-            assert_eq!(pki::fingerprint(&certificates.authority).unwrap(), token.authority);
-        };
-        admit(&world, "b");
-        let world = world.again();
-        assert_eq!(hosts::list(&world.cluster.lock()).len(), 1, "it need not have been connected");
-        admit(&world, "c");
-        let late = now() + Duration::from_secs(DAY);
-        let refused = world.admit_at(&request(token.secret.0, &key, "d"), late).unwrap_err();
-        assert!(refused.contains("expired") && refused.contains("`transhume net token` on 192.0.2.1"));
-        assert!(!world.directory.path().join("pki/d.pem").exists());
-    }
-
-    #[tokio::test]
-    async fn a_token_that_was_revoked_lets_nobody_in_who_is_not_in() {
-        let world = World::new();
-        let (kept, token) = (world.new_token(), world.new_token());
-        let key = pki::new_key().unwrap();
-        let granted = world.admit(&request(token.secret.0, &key, "b")).unwrap();
-        for text in ["2", &token.to_string()] {
-            let Event::TokenRevoked(revoked) = revoke(&world.cluster, text).unwrap() else {
-                panic!("{text}")
-            };
-            assert_eq!((revoked.id, revoked.state), (2, api::TokenState::Revoked));
-            assert_eq!(revoked.hosts, ["b"]);
-        }
-        let refused = world.admit(&request(token.secret.0, &key, "c")).unwrap_err();
-        assert!(refused.contains("was revoked") && refused.contains("`transhume net token` on 192.0.2.1"));
-        assert!(!world.directory.path().join("pki/c.pem").exists());
-        assert_eq!(world.admit(&request(kept.secret.0, &key, "b")).unwrap(), granted, "who has joined stays");
-        for unknown in ["3", "b", &JoinToken { secret: Secret([1; 16]), ..token }.to_string()] {
-            assert!(revoke(&world.cluster, unknown).unwrap_err().remedy.contains("token list"), "{unknown}");
-        }
-    }
-
-    #[tokio::test]
-    async fn a_wrong_secret_gets_nothing_whatever_else_is_sent() {
-        let world = World::new();
-        let mut secret = world.new_token().secret.0;
-        secret[15] ^= 1;
-        let refused = world.admit(&request(secret, &pki::new_key().unwrap(), "b")).unwrap_err();
-        assert!(refused.contains("does not know this token"), "{refused}");
-        let nonsense = enrol::Request { version: VERSION, secret, signing_request: vec![1, 2, 3] };
-        assert_eq!(world.admit(&nonsense), Err(refused));
-        assert!(!world.directory.path().join("pki/b.pem").exists());
-    }
-
-    #[tokio::test]
-    async fn a_name_is_the_first_ones_who_may_ask_again() {
-        let world = World::new();
-        let secret = world.new_token().secret.0;
-        let (first, second) = (pki::new_key().unwrap(), pki::new_key().unwrap());
-        let granted = world.admit(&request(secret, &first, "b")).unwrap();
-        assert_eq!(world.admit(&request(secret, &first, "b")), Ok(granted));
-        let refused = world.admit(&request(secret, &second, "b")).unwrap_err();
-        assert!(refused.contains("`b`") && refused.contains("--name"), "{refused}");
-        for name in ["coordinator", "B"] {
-            let refused = world.admit(&request(secret, &second, name)).unwrap_err();
-            assert!(refused.contains("no host's certificate"), "{refused}");
-        }
-    }
-
-    #[tokio::test]
-    async fn tokens_are_kept_as_hashes() {
-        let world = World::new();
-        let token = world.new_token();
-        let noted = fs::read(world.directory.path().join("store")).unwrap();
-        let is_noted = |bytes: &[u8]| noted.windows(bytes.len()).any(|window| window == bytes);
-        assert!(is_noted(&tokens::hash(&token.secret)) && !is_noted(&token.secret.0));
-        let too_long = MAX_LIFETIME.as_secs() + 1;
-        assert!(world.admission().new_token(&world.cluster, too_long, now()).is_err());
-    }
-
-    #[tokio::test]
-    async fn tokens_that_a_release_before_has_made_are_good() {
-        let world = World::new();
-        let (secret, file) = ([7; 16], world.directory.path().join("tokens"));
-        let before = vec![(tokens::hash(&Secret(secret)), tokens::seconds(now()) + DAY)];
-        fs::write(&file, postcard::to_stdvec(&before).unwrap()).unwrap();
-        take_over(&world.cluster, &file).unwrap();
-        assert!(!file.exists());
-        take_over(&world.cluster, &file).unwrap();
-        let Event::Tokens(tokens) = tokens(&world.cluster).unwrap() else { panic!("it lists others") };
-        assert_eq!(tokens.iter().map(|token| (token.id, token.made_ms)).collect::<Vec<_>>(), [(1, None)]);
-        world.admit(&request(secret, &pki::new_key().unwrap(), "b")).unwrap();
-        fs::write(&file, "nonsense").unwrap();
-        take_over(&world.cluster, &file).unwrap();
-    }
-
-    #[tokio::test]
-    async fn another_release_is_told_so() {
-        let world = World::new();
-        let mut request = request([0; 16], &pki::new_key().unwrap(), "b");
-        request.version += 1;
-        assert!(world.admit(&request).unwrap_err().contains("another release"));
-    }
-}
+mod tests;

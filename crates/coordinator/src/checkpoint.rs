@@ -12,16 +12,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use api::{Bytes, CheckpointRequest, Event, Failure, GroupMove, Outcome};
 use fabric::Vid;
 use moves::coordinator::SavedInstance;
-use moves::journal::{Instance, MoveRecord, Stage};
+use moves::journal::{Instance, MoveRecord, Record, Stage};
 use moves::{HostName, MoveId, Side};
 use rpc::wire::Question;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use crate::cluster::{Cluster, Inner};
-use crate::follow::{Events, Follow};
-use crate::server::{Client, User};
+use crate::client::{Client, User};
+use crate::core::{Base, Cluster, Command, Feature, Owner, Recorded, State};
+use crate::follow::Events;
+use crate::follows::Follows;
 use crate::{failure, group, moving};
 
 /// The file that lists the members of a checkpoint.
@@ -61,7 +62,8 @@ struct Member {
 }
 
 /// Waiters for checkpoints, keyed by the first move of each.
-pub type Checkpoints = HashMap<MoveId, oneshot::Sender<Vec<Saved>>>;
+#[derive(Default)]
+pub struct Checkpoints(HashMap<MoveId, oneshot::Sender<Vec<Saved>>>);
 
 /// A saved member.
 pub struct Saved {
@@ -71,33 +73,38 @@ pub struct Saved {
     facts: Vec<u8>,
 }
 
-impl Inner {
+impl Feature for Checkpoints {
+    fn recorded(&mut self, recorded: &Recorded<'_>, base: &Base) {
+        match recorded.record {
+            Record::MovesSaved { ids } => self.are_saved(ids, recorded, base),
+            // The checkpoint to which the move belongs, if any, has failed.
+            Record::MoveRolledBack { id, .. } => drop(self.0.remove(id)),
+            _ => {}
+        }
+    }
+}
+
+impl Checkpoints {
     /// Reports saved members with the facts that belong to their images.
-    pub fn are_saved(&mut self, ids: &BTreeSet<MoveId>) {
-        let Some(waiting) = ids.first().and_then(|first| self.checkpoints.remove(first)) else { return };
+    fn are_saved(&mut self, ids: &BTreeSet<MoveId>, recorded: &Recorded<'_>, base: &Base) {
+        let Some(waiting) = ids.first().and_then(|first| self.0.remove(first)) else { return };
         // An incomplete group is no checkpoint.
-        if let Some(saved) = ids.iter().map(|id| self.saved(*id)).collect() {
+        if let Some(saved) = ids.iter().map(|id| saved(*id, recorded, base)).collect() {
             // The receiver is a task of the coordinator and lives as long as the coordinator.
             let _ = waiting.send(saved);
         }
     }
+}
 
-    fn saved(&self, id: MoveId) -> Option<Saved> {
-        let image = self.machine.image();
-        let record = image.moves.get(&id)?;
-        let Side::Images(images) = &record.destination else { return None };
-        Some(Saved {
-            vid: record.vid,
-            instance: image.instances.get(&record.vid)?.clone(),
-            images: images.clone(),
-            facts: self.machine.facts(id)?.to_vec(),
-        })
-    }
-
-    /// Fails the checkpoint to which a rolled-back move belongs, if any.
-    pub fn is_not_saved(&mut self, id: MoveId) {
-        self.checkpoints.remove(&id);
-    }
+fn saved(id: MoveId, recorded: &Recorded<'_>, base: &Base) -> Option<Saved> {
+    let record = base.image().moves.get(&id)?;
+    let Side::Images(images) = &record.destination else { return None };
+    Some(Saved {
+        vid: record.vid,
+        instance: base.image().instances.get(&record.vid)?.clone(),
+        images: images.clone(),
+        facts: recorded.facts.get(&id)?.clone(),
+    })
 }
 
 /// A checkpoint in progress.
@@ -128,7 +135,7 @@ pub async fn make(
     if !group::wait_for_starts(cluster, &request.group, client).await {
         return Ok(());
     }
-    let begun = begin(&mut cluster.lock(), cluster, &request);
+    let begun = cluster.run(BeginCheckpoint(request.clone())).await;
     let Begun { moves, images, saved } = match begun {
         Ok(begun) => begun,
         Err(failure) => return client.say(&Event::Failed(failure)).await,
@@ -184,33 +191,48 @@ fn there_is_one(directory: &str) -> Failure {
     )
 }
 
-fn begin(inner: &mut Inner, cluster: &Cluster, request: &CheckpointRequest) -> Result<Begun, Failure> {
-    let members = group::members(inner, &request.group);
+/// The checkpoint of a group.
+struct BeginCheckpoint(CheckpointRequest);
+
+impl Command for BeginCheckpoint {
+    type Reply = Result<Begun, Failure>;
+
+    async fn run(self, owner: &mut Owner) -> Self::Reply {
+        let Self(request) = self;
+        let members = validate(&owner.view(), &request)?;
+        owner.ready().await?;
+        // Unique names, so that the remains of a failed checkpoint do not collide with this one.
+        let number = owner.machine().image().last_move.0 + 1;
+        let images: Vec<_> = members
+            .iter()
+            .map(|(vid, name, host)| (*vid, host.clone(), format!("{}/{name}.{number}", request.directory)))
+            .collect();
+        let sides: BTreeMap<_, _> =
+            images.iter().map(|(vid, _, images)| (*vid, Side::Images(images.clone()))).collect();
+        let begun = owner.decide(|machine, now| machine.begin_together(sides, now));
+        let (ids, outputs) = begun.map_err(|(vid, refusal)| {
+            let name = members.iter().find(|(member, ..)| *member == vid).map(|(_, name, _)| name.as_str());
+            failure::of_refusal(&refusal, name.unwrap_or_default())
+        })?;
+        let (waiting, saved) = oneshot::channel();
+        let first = ids.first().copied();
+        owner.edit(|state| state.get_mut::<Checkpoints>().0.extend(first.zip(Some(waiting))));
+        let moves = ids.into_iter().filter_map(|id| group::listen(owner, id)).collect();
+        owner.perform(outputs).await;
+        Ok(Begun { moves, images, saved })
+    }
+}
+
+/// The members, which must be free.
+fn validate(state: &State, request: &CheckpointRequest) -> Result<Vec<(Vid, String, HostName)>, Failure> {
+    let members = group::members(state, &request.group);
     if members.is_empty() {
         return Err(failure::no_group(&request.group));
     }
     for (vid, name, host) in &members {
-        moving::check_free(inner, *vid, name, host)?;
+        moving::check_free(state, *vid, name, host)?;
     }
-    inner.store.ready().map_err(|error| failure::of_store(&error))?;
-    // Directory names are unique per attempt, so that remains of a failed checkpoint do not collide with them.
-    let number = inner.machine.image().last_move.0 + 1;
-    let images: Vec<_> = members
-        .iter()
-        .map(|(vid, name, host)| (*vid, host.clone(), format!("{}/{name}.{number}", request.directory)))
-        .collect();
-    let sides: BTreeMap<_, _> =
-        images.iter().map(|(vid, _, images)| (*vid, Side::Images(images.clone()))).collect();
-    let begun = inner.machine.begin_together(sides, cluster.now());
-    let (ids, outputs) = begun.map_err(|(vid, refusal)| {
-        let name = members.iter().find(|(member, ..)| *member == vid).map(|(_, name, _)| name.as_str());
-        failure::of_refusal(&refusal, name.unwrap_or_default())
-    })?;
-    let (waiting, saved) = oneshot::channel();
-    inner.checkpoints.extend(ids.first().copied().zip(Some(waiting)));
-    let moves = ids.into_iter().filter_map(|id| group::listen(inner, id)).collect();
-    cluster.perform(inner, outputs);
-    Ok(Begun { moves, images, saved })
+    Ok(members)
 }
 
 /// Writes the manifest, or has the images deleted if a member failed; returns the report of each member.
@@ -249,18 +271,8 @@ async fn discard(cluster: &Cluster, (vid, host, images): (Vid, HostName, String)
 
 /// Cleans up checkpoints that a previous coordinator started but did not finish: when the host has finished saving
 /// an instance, its images are deleted.
-pub fn clear_up(cluster: &Arc<Cluster>) {
-    let mut inner = cluster.lock();
-    let moves = inner.machine.image().moves.iter();
-    let given_up: Vec<_> = moves
-        .filter_map(|(id, MoveRecord { vid, source, destination, stage, .. })| {
-            let (Side::Host(host), Side::Images(images)) = (source, destination) else { return None };
-            let is_checkpoint = *stage == Stage::Saved && belongs_to_one(images);
-            (!is_checkpoint).then(|| (*id, (*vid, host.clone(), images.clone())))
-        })
-        .collect();
-    for (id, images) in given_up {
-        let Some(events) = inner.follows.get_mut(&id).map(Follow::listen) else { continue };
+pub async fn clear_up(cluster: &Arc<Cluster>) {
+    for (events, images) in cluster.edit(given_up).await {
         let cluster = cluster.clone();
         tokio::spawn(async move {
             let (nobody, _) = mpsc::unbounded_channel();
@@ -268,6 +280,20 @@ pub fn clear_up(cluster: &Arc<Cluster>) {
             discard(&cluster, images).await;
         });
     }
+}
+
+/// The moves that save an instance for no checkpoint, each with its images.
+fn given_up(state: &mut State) -> Vec<(Events, (Vid, HostName, String))> {
+    let moves = state.image().moves.iter();
+    let given_up: Vec<_> = moves
+        .filter_map(|(id, MoveRecord { vid, source, destination, stage, .. })| {
+            let (Side::Host(host), Side::Images(images)) = (source, destination) else { return None };
+            let is_checkpoint = *stage == Stage::Saved && belongs_to_one(images);
+            (!is_checkpoint).then(|| (*id, (*vid, host.clone(), images.clone())))
+        })
+        .collect();
+    let listen = |(id, images)| Some((state.get_mut::<Follows>().listen(id)?, images));
+    given_up.into_iter().filter_map(listen).collect()
 }
 
 /// Whether a manifest exists beside these images.

@@ -5,13 +5,15 @@
 //! its move or from the last restart. Between restarts the monotonic clock counts.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use api::Failure;
 use fabric::Vid;
+use moves::journal::Record;
 use moves::placement::Placement;
+use tokio::time::Instant;
 
-use crate::cluster::Inner;
+use crate::core::{Base, Feature, Recorded, State};
 use crate::failure;
 
 /// Times of the last move of each instance.
@@ -48,12 +50,12 @@ impl Cooling {
     }
 
     /// Records that the instance has just moved.
-    pub fn has_moved(&mut self, vid: Vid) {
+    fn has_moved(&mut self, vid: Vid) {
         self.moved.insert(vid, LastMove { seen: Instant::now(), age: Duration::ZERO });
     }
 
     /// Forgets an instance that has ended.
-    pub fn forget(&mut self, vid: Vid) {
+    fn forget(&mut self, vid: Vid) {
         self.moved.remove(&vid);
     }
 
@@ -66,22 +68,33 @@ impl Cooling {
     }
 }
 
-impl Inner {
-    /// The rest of the instance's cool-down in seconds, if it has not elapsed.
-    pub fn cools_down_for(&self, vid: Vid) -> Option<u64> {
-        let instance = self.machine.image().instances.get(&vid)?;
-        let left = self.cooling.left(vid, &instance.placement, Instant::now())?;
-        // Rounded up, so that a user who waits this long does not come too early.
-        Some(left.as_millis().div_ceil(1000) as u64)
+impl Feature for Cooling {
+    fn recorded(&mut self, recorded: &Recorded<'_>, base: &Base) {
+        match recorded.record {
+            Record::MovesCommitted { ids } => {
+                let moves = ids.iter().filter_map(|id| base.image().moves.get(id));
+                moves.filter(|of| of.is_between_hosts()).for_each(|of| self.has_moved(of.vid));
+            }
+            Record::InstanceEnded { vid, .. } => self.forget(*vid),
+            _ => {}
+        }
     }
+}
+
+/// The remaining cool-down of the instance in seconds, if any.
+pub fn cools_down_for(state: &State, vid: Vid) -> Option<u64> {
+    let instance = state.image().instances.get(&vid)?;
+    let left = state.get::<Cooling>().left(vid, &instance.placement, Instant::now())?;
+    // Rounded up, so that a user who waits for so long waits long enough.
+    Some(left.as_millis().div_ceil(1000) as u64)
 }
 
 /// Checks that none of these instances cools down. If several do, the failure names the one with the longest rest.
 ///
 /// # Errors
 /// If one does.
-pub fn check<'a>(inner: &Inner, all: impl IntoIterator<Item = (Vid, &'a str)>) -> Result<(), Failure> {
-    let cooling = all.into_iter().filter_map(|(vid, name)| Some((inner.cools_down_for(vid)?, name)));
+pub fn check<'a>(state: &State, all: impl IntoIterator<Item = (Vid, &'a str)>) -> Result<(), Failure> {
+    let cooling = all.into_iter().filter_map(|(vid, name)| Some((cools_down_for(state, vid)?, name)));
     match cooling.max() {
         Some((seconds, name)) => Err(failure::cools_down(name, seconds)),
         None => Ok(()),

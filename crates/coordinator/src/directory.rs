@@ -4,49 +4,95 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fabric::directory::{Answer, Due, Member, Request};
+use fabric::directory::{Answer, Directory, Due, Member, Request};
 use fabric::{InstanceId, ProcessId, Vid};
 use moves::HostName;
+use moves::journal::Record;
 use rpc::wire::FromCoordinator;
 
-use crate::cluster::{Cluster, Inner};
+use crate::core::{Base, Cluster, Feature, Recorded, State};
 
 /// Time after the start of a coordinator in which inherited instances may not have published their entries again. Until it has elapsed,
 /// a missing entry is not reported as missing.
 const HEARING: Duration = Duration::from_secs(5);
 
+/// The directories of all fabrics.
+pub struct Directories {
+    directory: Directory,
+    /// Instances existed when the coordinator started. Their processes publish their directory entries again.
+    has_inherited: bool,
+}
+
+impl Feature for Directories {
+    fn recorded(&mut self, recorded: &Recorded<'_>, base: &Base) {
+        if let (Record::InstanceEnded { vid, .. }, Some(instance)) =
+            (recorded.record, &recorded.removed.instance)
+        {
+            let due = self.directory.end_instance(InstanceId { fabric: instance.fabric, vid: *vid });
+            answer_all(base, due);
+        }
+    }
+}
+
+impl Directories {
+    /// Empty directories. With `has_inherited`, instances exist already.
+    pub fn new(has_inherited: bool) -> Self {
+        Self { directory: Directory::default(), has_inherited }
+    }
+}
+
 /// The id of an instance, if it is on the node's host: a node speaks for its own instances only.
-fn instance_of(inner: &Inner, from: &HostName, vid: Vid) -> Option<InstanceId> {
-    let instance = inner.machine.image().instances.get(&vid).filter(|instance| instance.host == *from)?;
+fn instance_of(state: &State, from: &HostName, vid: Vid) -> Option<InstanceId> {
+    let instance = state.image().instances.get(&vid).filter(|instance| instance.host == *from)?;
     Some(InstanceId { fabric: instance.fabric, vid })
 }
 
 /// Records which processes an instance has.
-pub fn processes(cluster: &Cluster, from: &HostName, vid: Vid, indexes: BTreeSet<u8>) {
-    let mut inner = cluster.lock();
-    let Some(instance) = instance_of(&inner, from, vid) else { return };
-    let due = inner.directory.set_processes(instance, indexes);
-    inner.answer_all(due);
+pub fn processes(state: &mut State, from: &HostName, vid: Vid, indexes: BTreeSet<u8>) {
+    let Some(instance) = instance_of(state, from, vid) else { return };
+    let (directories, base) = state.get_with::<Directories>();
+    let due = directories.directory.set_processes(instance, indexes);
+    answer_all(base, due);
 }
 
 /// Answers a process's request, now or when the answer is available.
-pub fn ask(cluster: &Arc<Cluster>, from: &HostName, process: ProcessId, number: u64, request: Request) {
-    let mut inner = cluster.lock();
-    let Some(instance) = instance_of(&inner, from, process.vid) else { return };
+pub async fn ask(cluster: &Arc<Cluster>, from: &HostName, process: ProcessId, number: u64, request: Request) {
+    let from = from.clone();
+    let later = cluster.edit(move |state| try_to_answer(state, &from, process, number, request)).await;
+    if let Some((asker, lookup)) = later {
+        tokio::spawn(ask_later(cluster.clone(), asker, number, lookup));
+    }
+}
+
+/// Returns the lookup that has to be tried again: it has found nothing, but inherited instances may still publish entries.
+fn try_to_answer(
+    state: &mut State,
+    from: &HostName,
+    process: ProcessId,
+    number: u64,
+    request: Request,
+) -> Option<(Member, Request)> {
+    let instance = instance_of(state, from, process.vid)?;
     let asker = Member { fabric: instance.fabric, process };
     if let Request::Watch { process: watched } = &request
-        && !inner.machine.image().instances.contains_key(&watched.vid)
+        && !state.image().instances.contains_key(&watched.vid)
     {
-        return inner.answer(Due { asker, number, answer: Answer::Done });
+        answer(state, Due { asker, number, answer: Answer::Done });
+        return None;
     }
     let lookup = matches!(request, Request::Look { .. }).then(|| request.clone());
-    let Some(answer) = inner.directory.ask(asker, number, request) else { return };
-    let found_nothing = matches!(&answer, Answer::Found(entries) if entries.is_empty());
-    let has_heard_all = !inner.has_inherited || cluster.now() >= HEARING;
-    match lookup.filter(|_| found_nothing && !has_heard_all) {
-        Some(lookup) => drop(tokio::spawn(ask_later(cluster.clone(), asker, number, lookup))),
-        None => inner.answer(Due { asker, number, answer }),
+    let (directories, base) = state.get_with::<Directories>();
+    let found = directories.directory.ask(asker, number, request)?;
+    let has_heard_all = !directories.has_inherited || base.now() >= HEARING;
+    let lookup = lookup.filter(|_| found_nothing(&found) && !has_heard_all);
+    if lookup.is_none() {
+        answer(base, Due { asker, number, answer: found });
     }
+    Some((asker, lookup?))
+}
+
+fn found_nothing(answer: &Answer) -> bool {
+    matches!(answer, Answer::Found(entries) if entries.is_empty())
 }
 
 async fn ask_later(cluster: Arc<Cluster>, asker: Member, number: u64, request: Request) {
@@ -54,31 +100,30 @@ async fn ask_later(cluster: Arc<Cluster>, asker: Member, number: u64, request: R
     const LOOK: Duration = Duration::from_millis(50);
     loop {
         tokio::time::sleep(LOOK).await;
-        let heard_all = cluster.now() >= HEARING;
-        let mut inner = cluster.lock();
-        let Some(answer) = inner.directory.ask(asker, number, request.clone()) else { return };
-        if heard_all || !matches!(&answer, Answer::Found(entries) if entries.is_empty()) {
-            return inner.answer(Due { asker, number, answer });
+        let (heard_all, request) = (cluster.now() >= HEARING, request.clone());
+        let is_over = cluster.edit(move |state| {
+            let (directories, base) = state.get_with::<Directories>();
+            let Some(found) = directories.directory.ask(asker, number, request) else { return true };
+            let is_answer = heard_all || !found_nothing(&found);
+            if is_answer {
+                answer(base, Due { asker, number, answer: found });
+            }
+            is_answer
+        });
+        if is_over.await {
+            return;
         }
     }
 }
 
-impl Inner {
-    /// Removes the entries of an instance that has ended.
-    pub fn end_in_directory(&mut self, instance: InstanceId) {
-        let due = self.directory.end_instance(instance);
-        self.answer_all(due);
-    }
+fn answer_all(base: &Base, due: Vec<Due>) {
+    due.into_iter().for_each(|due| answer(base, due));
+}
 
-    fn answer_all(&self, due: Vec<Due>) {
-        due.into_iter().for_each(|due| self.answer(due));
-    }
-
-    /// Sends an answer to the asker's current host. If the asker moves meanwhile, it asks again after its arrival.
-    fn answer(&self, Due { asker, number, answer }: Due) {
-        let process = asker.process;
-        if let Some(instance) = self.machine.image().instances.get(&process.vid) {
-            self.send(&instance.host, &FromCoordinator::Directory { process, number, answer });
-        }
+/// Sends an answer to the asker's current host. If the asker moves meanwhile, it asks again after its arrival.
+fn answer(base: &Base, Due { asker, number, answer }: Due) {
+    let process = asker.process;
+    if let Some(instance) = base.image().instances.get(&process.vid) {
+        base.links().send(&instance.host, &FromCoordinator::Directory { process, number, answer });
     }
 }

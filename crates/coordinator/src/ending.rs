@@ -2,18 +2,20 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use api::{Event, Failure};
 use fabric::Vid;
 use moves::MoveId;
 use rpc::wire::{self, Question};
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
-use crate::cluster::{AskError, Cluster};
+use crate::client::Client;
+use crate::core::{AskError, Cluster, Command, Owner, State};
 use crate::follow::Events;
-use crate::server::Client;
+use crate::follows::Follows;
+use crate::lifecycle::{Ending, Lifecycle};
 use crate::{failure, moving};
 
 /// Time limit for a host to end an instance.
@@ -23,15 +25,12 @@ const KILL_LIMIT: Duration = Duration::from_secs(30);
 const AWAY_LIMIT: Duration = Duration::from_secs(10);
 const AWAY_TURN: Duration = Duration::from_millis(100);
 
-/// Receives the result of ending an instance.
-pub type Ending = watch::Receiver<Option<Result<(), Failure>>>;
-
 /// Ends an instance and reports the result to the client. The instance ends even if the client disconnects.
 ///
 /// # Errors
 /// If the client cannot be told.
 pub async fn kill(cluster: &Arc<Cluster>, name: &str, client: &mut Client) -> io::Result<()> {
-    let begun = begin(cluster, name);
+    let begun = cluster.run(EndInstance { cluster: cluster.clone(), name: name.to_owned() }).await;
     let outcome = match begun {
         Ok(Some((ending, events))) => match moving::tell_until(over(ending), events, client).await? {
             Some(outcome) => outcome,
@@ -43,29 +42,46 @@ pub async fn kill(cluster: &Arc<Cluster>, name: &str, client: &mut Client) -> io
     client.say(&outcome.map_or_else(Event::Failed, |()| Event::Done)).await
 }
 
-/// Starts to end the instance; `None` if it has ended.
-fn begin(cluster: &Arc<Cluster>, name: &str) -> Result<Option<(Ending, Events)>, Failure> {
-    let mut inner = cluster.lock();
-    let vid = match inner.find(name) {
-        Some((vid, _)) => vid,
-        None if inner.has_ended(name) => return Ok(None),
-        None => return Err(failure::no_instance(name)),
-    };
-    let moving = moving::holds(&inner, vid);
-    let events = moving::listen(&mut inner, moving);
-    if let Some(ending) = inner.endings.get(&vid) {
-        return Ok(Some((ending.clone(), events)));
+/// The end of an instance that a user requests. The reply is `None` if the instance has ended.
+struct EndInstance {
+    cluster: Arc<Cluster>,
+    name: String,
+}
+
+impl Command for EndInstance {
+    type Reply = Result<Option<(Ending, Events)>, Failure>;
+
+    async fn run(self, owner: &mut Owner) -> Self::Reply {
+        let Self { cluster, name } = self;
+        let Some(vid) = find(&owner.view(), &name)? else { return Ok(None) };
+        let moving = moving::holds(&owner.view(), vid);
+        let events = owner.edit(|state| state.get_mut::<Follows>().listen_to(moving));
+        if let Some(ending) = owner.view().get::<Lifecycle>().ending(vid) {
+            return Ok(Some((ending.clone(), events)));
+        }
+        let (done, ending) = watch::channel(None);
+        let noted = ending.clone();
+        owner.edit(|state| {
+            state.get_mut::<Lifecycle>().ends(vid, noted);
+            state.get_mut::<Follows>().ends(vid);
+        });
+        if let Some(id) = moving {
+            let reason = wire::reason(&format!("it was cancelled because `{name}` is being ended"), "");
+            // A committed move goes forward; the kill waits for it.
+            let _too_late = moving::cancel_for(owner, id, reason).await;
+        }
+        tokio::spawn(end(cluster, vid, moving, done));
+        Ok(Some((ending, events)))
     }
-    let (done, ending) = watch::channel(None);
-    inner.endings.insert(vid, ending.clone());
-    inner.ends(vid);
-    if let Some(id) = moving {
-        let reason = wire::reason(&format!("it was cancelled because `{name}` is being ended"), "");
-        // A committed move goes forward; the kill waits for it.
-        let _too_late = moving::cancel_for(cluster, &mut inner, id, reason);
+}
+
+/// The instance called `name`; `None` if it has ended.
+fn find(state: &State, name: &str) -> Result<Option<Vid>, Failure> {
+    match state.find(name) {
+        Some((vid, _)) => Ok(Some(vid)),
+        None if state.get::<Lifecycle>().has_ended(name) => Ok(None),
+        None => Err(failure::no_instance(name)),
     }
-    tokio::spawn(end(cluster.clone(), vid, moving, done));
-    Ok(Some((ending, events)))
 }
 
 async fn end(
@@ -79,9 +95,9 @@ async fn end(
         moving::over(&cluster, id).await;
     }
     let outcome = end_here(&cluster, vid).await;
-    cluster.lock().endings.remove(&vid);
+    cluster.edit(move |state| state.get_mut::<Lifecycle>().end_is_over(vid)).await;
     // Wake the waiters even if the instance could not be ended.
-    cluster.ended.notify_waiters();
+    cluster.signals().ended.notify_waiters();
     done.send_replace(Some(outcome));
 }
 
@@ -89,7 +105,7 @@ async fn end(
 async fn end_here(cluster: &Cluster, vid: Vid) -> Result<(), Failure> {
     let patience = Instant::now() + AWAY_LIMIT;
     loop {
-        let host = cluster.lock().machine.image().instances.get(&vid).map(|instance| instance.host.clone());
+        let host = cluster.view().image().instances.get(&vid).map(|instance| instance.host.clone());
         let Some(host) = host else { return Ok(()) };
         match cluster.ask(&host, Question::Kill { vid }, KILL_LIMIT).await {
             Ok(_) => return Ok(()),

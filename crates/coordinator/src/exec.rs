@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::future::pending;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use api::{Event, ExecLine, ExecRequest, Failure, MAX_LINE};
@@ -14,15 +14,16 @@ use fabric::Vid;
 use fabric::session::{MAX_SESSIONS, Order, SessionId, ToSession, Word};
 use instance::{Blueprint, Workload};
 use moves::HostName;
-use moves::journal::Instance;
+use moves::journal::{Instance, Record};
 use rpc::Outbox;
 use rpc::wire::FromCoordinator;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-use crate::cluster::{Cluster, Inner};
-use crate::server::{Client, User};
+use crate::client::{Client, User};
+use crate::core::{Base, Cluster, Command, Feature, Owner, Recorded, State};
+use crate::lifecycle::Lifecycle;
 use crate::session::{Session, TooMuch};
 use crate::{failure, moving};
 
@@ -33,13 +34,23 @@ const START_LIMIT: Duration = Duration::from_secs(120);
 #[derive(Default)]
 pub struct Sessions(HashMap<SessionId, Arc<Open>>);
 
+impl Feature for Sessions {
+    fn recorded(&mut self, recorded: &Recorded<'_>, _: &Base) {
+        if let (Record::InstanceEnded { vid, .. }, Some(instance)) =
+            (recorded.record, &recorded.removed.instance)
+        {
+            self.end_of(*vid, &instance.name);
+        }
+    }
+}
+
 impl Sessions {
     fn of(&self, vid: Vid) -> impl Iterator<Item = (&SessionId, &Arc<Open>)> {
         self.0.iter().filter(move |(_, open)| open.vid == vid)
     }
 
     /// Fails the sessions of the instance `name`, which has ended.
-    pub fn end_of(&self, vid: Vid, name: &str) {
+    fn end_of(&self, vid: Vid, name: &str) {
         for (_, open) in self.of(vid) {
             open.change(|session| session.fail(failure::ended_meanwhile(name)));
         }
@@ -56,7 +67,7 @@ struct Open {
 
 impl Open {
     fn lock(&self) -> MutexGuard<'_, Session> {
-        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+        self.session.lock().expect("nothing panics while it is held")
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut Session) -> T) -> T {
@@ -77,7 +88,7 @@ pub async fn exec(
     user: User,
     client: &mut Client,
 ) -> io::Result<()> {
-    let begun = begin(&mut cluster.lock(), request, user);
+    let begun = cluster.edit(move |state| begin(state, request, user)).await;
     let (id, open) = match begun {
         Ok(begun) => begun,
         Err(failure) => return client.say(&Event::Failed(failure)).await,
@@ -92,23 +103,23 @@ pub async fn exec(
     }
 }
 
-fn begin(inner: &mut Inner, request: ExecRequest, user: User) -> Result<(SessionId, Arc<Open>), Failure> {
+fn begin(state: &mut State, request: ExecRequest, user: User) -> Result<(SessionId, Arc<Open>), Failure> {
     let name = &request.name;
-    let (vid, host) = match inner.find(name) {
+    let (vid, host) = match state.find(name) {
         Some((_, instance)) if !may_exec(instance, &request, user) => return Err(failure::not_allowed(name)),
         Some((vid, instance)) => (vid, instance.host.clone()),
-        None if inner.has_ended(name) => return Err(failure::ended(name)),
+        None if state.get::<Lifecycle>().has_ended(name) => return Err(failure::ended(name)),
         None => return Err(failure::no_instance(name)),
     };
-    moving::check_free(inner, vid, name, &host)?;
-    if inner.sessions.of(vid).count() >= MAX_SESSIONS {
+    moving::check_free(state, vid, name, &host)?;
+    if state.get::<Sessions>().of(vid).count() >= MAX_SESSIONS {
         return Err(failure::too_many_sessions(name));
     }
     let session = Session::new(name, order(&request)?);
     let id = new_id()?;
     let (for_client, for_instance) = (Notify::new(), Notify::new());
     let open = Arc::new(Open { vid, session: Mutex::new(session), for_client, for_instance });
-    inner.sessions.0.insert(id, open.clone());
+    state.get_mut::<Sessions>().0.insert(id, open.clone());
     Ok((id, open))
 }
 
@@ -158,23 +169,37 @@ struct Leaving<'a> {
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
-        let mut inner = self.cluster.lock();
-        inner.sessions.0.remove(&self.id);
-        // If the instance cannot be reached now, it announces the session when it reconnects.
-        leave(&inner, self.vid, self.id);
+        let (vid, id) = (self.vid, self.id);
+        self.cluster.post(Leave { vid, id });
     }
 }
 
-fn leave(inner: &Inner, vid: Vid, id: SessionId) {
-    if let Some(outbox) = way_to(inner, vid) {
+/// The end of a session whose client has gone away.
+struct Leave {
+    vid: Vid,
+    id: SessionId,
+}
+
+impl Command for Leave {
+    type Reply = ();
+
+    async fn run(self, owner: &mut Owner) {
+        owner.edit(|state| state.get_mut::<Sessions>().0.remove(&self.id));
+        // If the instance cannot be reached now, it announces the session when it reconnects.
+        leave(&owner.view(), self.vid, self.id);
+    }
+}
+
+fn leave(state: &State, vid: Vid, id: SessionId) {
+    if let Some(outbox) = way_to(state, vid) {
         let _ = outbox.send(&FromCoordinator::Session { vid, id, message: ToSession::Leave });
     }
 }
 
 /// The connection to the node of the instance's host, if it is connected.
-fn way_to(inner: &Inner, vid: Vid) -> Option<Outbox<FromCoordinator>> {
-    let host = &inner.machine.image().instances.get(&vid)?.host;
-    inner.nodes.get(host).map(|node| node.outbox.clone())
+fn way_to(state: &State, vid: Vid) -> Option<Outbox<FromCoordinator>> {
+    let host = &state.image().instances.get(&vid)?.host;
+    state.links().get(host).map(|node| node.outbox.clone())
 }
 
 /// Sends pending events to the client, until the last one.
@@ -226,7 +251,7 @@ async fn tell_instance(cluster: &Cluster, open: &Open, id: SessionId) -> io::Res
             open.for_instance.notified().await;
             continue;
         };
-        let way = way_to(&cluster.lock(), open.vid);
+        let way = way_to(&cluster.view(), open.vid);
         if let Some(outbox) = way {
             let _ = outbox.send_in_turn(&FromCoordinator::Session { vid: open.vid, id, message }).await;
         }
@@ -237,8 +262,7 @@ async fn tell_instance(cluster: &Cluster, open: &Open, id: SessionId) -> io::Res
 async fn limit_start(cluster: &Cluster, open: &Open) -> io::Result<()> {
     sleep(START_LIMIT).await;
     if !open.lock().is_known() {
-        let host =
-            cluster.lock().machine.image().instances.get(&open.vid).map(|instance| instance.host.clone());
+        let host = cluster.view().image().instances.get(&open.vid).map(|instance| instance.host.clone());
         open.change(|session| {
             session.fail(host.map_or_else(failure::coordinator_ends, |host| failure::host_silent(&host)))
         });
@@ -247,22 +271,22 @@ async fn limit_start(cluster: &Cluster, open: &Open) -> io::Result<()> {
 }
 
 /// Handles a session message of an instance, if the instance is on `host`.
-pub fn heard(inner: &Inner, host: &HostName, vid: Vid, word: Word) {
-    let is_there = inner.machine.image().instances.get(&vid).is_some_and(|instance| instance.host == *host);
+pub fn heard(state: &State, host: &HostName, vid: Vid, word: Word) {
+    let is_there = state.image().instances.get(&vid).is_some_and(|instance| instance.host == *host);
     match word {
         _ if !is_there => {}
         Word::One(id, message) => {
-            if let Some(open) = inner.sessions.0.get(&id).filter(|open| open.vid == vid) {
+            if let Some(open) = state.get::<Sessions>().0.get(&id).filter(|open| open.vid == vid) {
                 open.change(|session| session.hear(message));
             }
         }
         Word::All(states) => {
-            for (id, open) in inner.sessions.of(vid) {
+            for (id, open) in state.get::<Sessions>().of(vid) {
                 let state = states.iter().find(|(known, _)| known == id).map(|(_, state)| *state);
                 open.change(|session| session.go_on(state));
             }
-            let is_left = |id: &SessionId| !inner.sessions.0.contains_key(id);
-            states.iter().map(|(id, _)| *id).filter(is_left).for_each(|id| leave(inner, vid, id));
+            let is_left = |id: &SessionId| !state.get::<Sessions>().0.contains_key(id);
+            states.iter().map(|(id, _)| *id).filter(is_left).for_each(|id| leave(state, vid, id));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Move events for users: the phases as they begin, and the final report.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use api::{
     Copying, EnginePart, Errand, Event, Failure, Fetching, MoveReport, NetworkPart, Outcome, Phase, PhaseTime,
@@ -11,6 +11,7 @@ use moves::progress::{self, Event as Progress};
 use moves::{HostName, Side};
 use rpc::wire::Measurement;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::failure::from_reason;
 

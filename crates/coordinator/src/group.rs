@@ -5,14 +5,14 @@ use std::io;
 
 use api::{Event, Failure, GroupMove, MoveGroupRequest, PlannedMove};
 use fabric::Vid;
-use moves::{HostName, MoveId};
+use moves::{Coordinator, HostName, MoveId};
 use planner::{Assignment, Goal};
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::task::JoinHandle;
 
-use crate::cluster::{Cluster, Inner};
+use crate::client::Client;
+use crate::core::{Cluster, Command, Owner, State};
 use crate::follow::Events;
-use crate::server::Client;
 use crate::{cooling, failure, moving, planning};
 
 /// A member with its source and its destination.
@@ -35,8 +35,7 @@ pub async fn make(cluster: &Cluster, request: &MoveGroupRequest, client: &mut Cl
         let plan = check(cluster, request).await;
         return client.say(&plan.map_or_else(Event::Failed, Event::Plan)).await;
     }
-    let begun = begin(&mut cluster.lock(), cluster, request);
-    match begun {
+    match cluster.run(BeginGroup(request.clone())).await {
         Ok(moves) => follow(moves, client).await,
         Err(failure) => client.say(&Event::Failed(failure)).await,
     }
@@ -44,7 +43,7 @@ pub async fn make(cluster: &Cluster, request: &MoveGroupRequest, client: &mut Cl
 
 /// Waits until all members of `group` that are starting run; returns `false` if the client disconnects.
 pub async fn wait_for_starts(cluster: &Cluster, group: &str, client: &mut Client) -> bool {
-    let names = names(&cluster.lock(), group);
+    let names = names(&cluster.view(), group);
     for name in names {
         tokio::select! {
             () = moving::wait_for_start(cluster, &name) => {}
@@ -93,53 +92,77 @@ pub async fn reports(ends: Vec<JoinHandle<Option<Event>>>) -> Vec<Event> {
     reports
 }
 
-fn begin(
-    inner: &mut Inner,
-    cluster: &Cluster,
-    request: &MoveGroupRequest,
-) -> Result<Vec<(GroupMove, Events)>, Failure> {
-    let members = movers(inner, request)?;
-    for member in &members {
-        moving::check_free(inner, member.vid, &member.name, &member.from)?;
-    }
-    if members.is_empty() {
-        return Ok(Vec::new());
-    }
-    if !request.force {
-        cooling::check(inner, members.iter().map(|member| (member.vid, member.name.as_str())))?;
-    }
-    inner.store.ready().map_err(|error| failure::of_store(&error))?;
-    let destinations: BTreeMap<_, _> =
-        members.iter().map(|member| (member.vid, member.to.clone().into())).collect();
-    let (ids, outputs) =
-        inner.machine.begin_together(destinations, cluster.now()).map_err(|(vid, refusal)| {
+/// The move of a group.
+struct BeginGroup(MoveGroupRequest);
+
+impl Command for BeginGroup {
+    type Reply = Result<Vec<(GroupMove, Events)>, Failure>;
+
+    async fn run(self, owner: &mut Owner) -> Self::Reply {
+        let members = validate(&owner.view(), owner.machine(), &self.0)?;
+        if members.is_empty() {
+            return Ok(Vec::new());
+        }
+        owner.ready().await?;
+        let destinations: BTreeMap<_, _> =
+            members.iter().map(|member| (member.vid, member.to.clone().into())).collect();
+        let begun = owner.decide(|machine, now| machine.begin_together(destinations, now));
+        let (ids, outputs) = begun.map_err(|(vid, refusal)| {
             let name = members.iter().find(|member| member.vid == vid).map(|member| member.name.as_str());
             failure::of_refusal(&refusal, name.unwrap_or_default())
         })?;
-    let begun = ids.into_iter().filter_map(|id| listen(inner, id)).collect();
-    cluster.perform(inner, outputs);
-    Ok(begun)
+        let begun = ids.into_iter().filter_map(|id| listen(owner, id)).collect();
+        owner.perform(outputs).await;
+        Ok(begun)
+    }
+}
+
+/// The members that have to move, if all of them can.
+fn validate(
+    state: &State,
+    machine: &Coordinator,
+    request: &MoveGroupRequest,
+) -> Result<Vec<Member>, Failure> {
+    let members = movers(state, machine, request)?;
+    for member in &members {
+        moving::check_free(state, member.vid, &member.name, &member.from)?;
+    }
+    if !request.force {
+        cooling::check(state, members.iter().map(|member| (member.vid, member.name.as_str())))?;
+    }
+    Ok(members)
+}
+
+/// A dry run of a group's move.
+struct PlanGroup(MoveGroupRequest);
+
+impl Command for PlanGroup {
+    type Reply = Result<Vec<Member>, Failure>;
+
+    async fn run(self, owner: &mut Owner) -> Self::Reply {
+        movers(&owner.view(), owner.machine(), &self.0)
+    }
 }
 
 /// The event stream of a move that has just begun.
-pub fn listen(inner: &mut Inner, id: MoveId) -> Option<(GroupMove, Events)> {
-    let image = inner.machine.image();
+pub fn listen(owner: &Owner, id: MoveId) -> Option<(GroupMove, Events)> {
+    let image = owner.machine().image();
     let record = image.moves.get(&id)?;
     let instance = image.instances.get(&record.vid)?;
     let (name, group) = (instance.name.clone(), instance.group.clone());
     let begun = GroupMove { name, id: id.0, to: record.destination.to_string() };
-    let events = moving::follow_new(inner, &begun.name, id, group.as_deref())?;
+    let events = moving::follow_new(owner, &begun.name, id, group.as_deref())?;
     Some((begun, events))
 }
 
 /// The blockers of each member.
 async fn check(cluster: &Cluster, request: &MoveGroupRequest) -> Result<Vec<PlannedMove>, Failure> {
-    let members = movers(&cluster.lock(), request)?;
+    let members = cluster.run(PlanGroup(request.clone())).await?;
     let mut plan = Vec::new();
     for Member { vid, name, to, .. } in members {
         let obstacles = moving::check(cluster, &name, &to, request.force).await;
         let to = obstacles.is_empty().then(|| to.to_string());
-        let cools_down_for_s = cluster.lock().cools_down_for(vid);
+        let cools_down_for_s = cooling::cools_down_for(&cluster.view(), vid);
         let (bytes, total_us, blackout_us) = (None, None, None);
         plan.push(PlannedMove { name, bytes, total_us, blackout_us, cools_down_for_s, to, obstacles });
     }
@@ -150,13 +173,13 @@ async fn check(cluster: &Cluster, request: &MoveGroupRequest) -> Result<Vec<Plan
     Ok(plan)
 }
 
-fn names(inner: &Inner, group: &str) -> Vec<String> {
-    members(inner, group).into_iter().map(|(_, name, _)| name).collect()
+fn names(state: &State, group: &str) -> Vec<String> {
+    members(state, group).into_iter().map(|(_, name, _)| name).collect()
 }
 
 /// The instances of `group` and their hosts, in the order of their names.
-pub fn members(inner: &Inner, group: &str) -> Vec<(Vid, String, HostName)> {
-    let all = inner.machine.image().instances.iter();
+pub fn members(state: &State, group: &str) -> Vec<(Vid, String, HostName)> {
+    let all = state.image().instances.iter();
     let of_group = all.filter(|(_, instance)| instance.group.as_deref() == Some(group));
     let mut members: Vec<_> =
         of_group.map(|(vid, instance)| (*vid, instance.name.clone(), instance.host.clone())).collect();
@@ -166,18 +189,18 @@ pub fn members(inner: &Inner, group: &str) -> Vec<(Vid, String, HostName)> {
 
 /// The members that are not on one of the requested hosts, each with a destination that will have the fewest members. Fails if a member moves, or if part of its memory
 /// is on another host.
-fn movers(inner: &Inner, request: &MoveGroupRequest) -> Result<Vec<Member>, Failure> {
-    let members = members(inner, &request.group);
+fn movers(state: &State, machine: &Coordinator, request: &MoveGroupRequest) -> Result<Vec<Member>, Failure> {
+    let members = members(state, &request.group);
     if members.is_empty() {
         return Err(failure::no_group(&request.group));
     }
     for (vid, name, _) in &members {
-        inner.machine.check_settled(*vid).map_err(|refusal| failure::of_refusal(&refusal, name))?;
+        machine.check_settled(*vid).map_err(|refusal| failure::of_refusal(&refusal, name))?;
     }
-    let hosts = planning::usable_hosts(inner, &request.hosts)?;
+    let hosts = planning::usable_hosts(state, &request.hosts)?;
     let vids: Vec<_> = members.iter().map(|(vid, ..)| *vid).collect();
     let goal = Goal::Spread { instances: &vids, hosts: &hosts };
-    let planned = planner::plan(&planning::view(inner), &goal).map_err(planning::refused)?;
+    let planned = planner::plan(&planning::view(state), &goal).map_err(planning::refused)?;
     let mover = |Assignment { which, to }| {
         let (vid, name, from) = members[which].clone();
         Member { vid, name, from, to }

@@ -1,10 +1,9 @@
 //! Starts instances and describes them to users.
 
-use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use api::{DEFAULT_MTU, Event, Failure, RunRequest, State};
+use api::{DEFAULT_MTU, Event, Failure, RunRequest};
 use fabric::network::mac_of;
 use fabric::{Epoch, NetworkKind, Vid};
 use instance::{
@@ -17,11 +16,16 @@ use moves::progress::Phase;
 use moves::{HostName, Side};
 use planner::{Goal, New};
 use rpc::wire::{Answer, Question};
-use store::EndedInstance;
+use store::{Change, EndedInstance, StoreError};
 
-use crate::cluster::{Cluster, Inner};
-use crate::server::User;
-use crate::{failure, log, placement, planning};
+use crate::address::address;
+use crate::client::User;
+use crate::core::{Cluster, Command, Owner, State};
+use crate::lifecycle::Lifecycle;
+use crate::network::devices::Devices;
+use crate::network::nics;
+use crate::network::rollout::Rollout;
+use crate::{cooling, failure, occurrences, placement, planning};
 
 /// Time limit for a host to start an instance.
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -32,88 +36,96 @@ const UNPACK_LIMIT: Duration = Duration::from_secs(600);
 /// The MTU of bridges, in bytes.
 const BRIDGE_MTU: u32 = 1500;
 
-/// The first two bytes of all addresses; hosts have 0 or 255 in the third byte.
-const NETWORK: (u8, u8) = (10, 77);
-
 /// Starts an instance and returns the last event for the user.
 pub async fn run(cluster: &Cluster, request: RunRequest, user: User) -> Result<Event, Failure> {
     let followed = request.followed;
     let has_image = request.container.as_ref().is_some_and(|container| container.image.is_some());
     let limit = if has_image { START_LIMIT + UNPACK_LIMIT } else { START_LIMIT };
-    let (vid, host, spec) = enter(cluster, request, user)?;
+    let (vid, host, spec) = cluster.run(Enter { request: Box::new(request), user }).await?;
     let question = Question::Start { vid, blueprint: spec, followed };
     let started = cluster.ask(&host, question, limit).await;
-    let mut inner = cluster.lock();
-    // If it has ended by now, the connection that started it has reported that.
-    if let Some(instance) = inner.machine.image().instances.get(&vid)
-        && !matches!(started, Ok(Answer::NotStarted(_)))
-    {
-        inner.log.note(&log::started(instance));
-    }
-    cluster.is_started(&mut inner, vid);
+    let runs = !matches!(started, Ok(Answer::NotStarted(_)));
+    let shown = cluster.edit(move |state| has_started(state, vid, runs)).await;
     if let Answer::NotStarted(why) = started? {
         return Ok(Event::NotStarted { code: why.code, failure: Failure::new(why.what, why.remedy) });
     }
-    let instance = inner.machine.image().instances.get(&vid);
-    // A short command may have ended by now.
-    let ended = || inner.ended.iter().find(|ended| ended.vid == vid).map(of_ended);
-    let shown = instance.map(|instance| describe(&inner, vid, instance)).or_else(ended);
     shown.map(Event::Started).ok_or_else(|| failure::host_silent(&host))
 }
 
-fn enter(cluster: &Cluster, request: RunRequest, user: User) -> Result<(Vid, HostName, Vec<u8>), Failure> {
-    let mut inner = cluster.lock();
-    let kind = request.network.unwrap_or_else(|| inner.usual_network());
-    let placement = placement::wanted(request.labels.clone(), request.anti_affinity.clone())?;
-    let placement = Placement { cool_down_s: request.cool_down_s, ..placement };
-    let host = choose_host(&inner, request.host.as_slice(), kind, &placement)?;
-    inner.store.ready().map_err(|error| failure::of_store(&error))?;
-    let vid = allocate_vid(&inner)?;
-    let fabric = request.fabric;
-    let group = group(request.group.clone())?;
-    let spec = spec(request, vid, kind, user)?;
-    let name = spec.name.as_str().to_owned();
-    let blueprint = Blueprint { fabric, spec }.encode().map_err(|error| failure::of_blueprint(&error))?;
-    let instance = Instance {
-        name,
-        fabric,
-        group,
-        placement,
-        host: host.clone(),
-        epoch: Epoch::default(),
-        spec: blueprint.clone(),
-    };
-    let added = inner.machine.add_instance(vid, instance);
-    let outputs = added.map_err(|error| failure::of_add_error(&error))?;
-    inner.starting.insert(vid);
-    cluster.perform(&mut inner, outputs);
-    Ok((vid, host, blueprint))
+/// Notes that the start of an instance has completed, or failed unless it `runs`. Returns the instance for the user.
+fn has_started(state: &mut State, vid: Vid, runs: bool) -> Option<api::Instance> {
+    // If it has ended by now, its end has logged its start.
+    if let Some(instance) = state.image().instances.get(&vid).filter(|_| runs) {
+        state.log().note(&occurrences::started(instance));
+    }
+    let (lifecycle, base) = state.get_with::<Lifecycle>();
+    lifecycle.has_started(vid, base);
+    let instance = state.image().instances.get(&vid);
+    // A short command may have ended by now.
+    let ended = || state.get::<Lifecycle>().ended().find(|ended| ended.vid == vid).map(of_ended);
+    instance.map(|instance| describe(state, vid, instance)).or_else(ended)
+}
+
+/// A new instance. The reply is what its host has to know to start it.
+struct Enter {
+    request: Box<RunRequest>,
+    user: User,
+}
+
+impl Command for Enter {
+    type Reply = Result<(Vid, HostName, Vec<u8>), Failure>;
+
+    async fn run(self, owner: &mut Owner) -> Self::Reply {
+        let Self { request, user } = self;
+        let kind =
+            request.network.unwrap_or_else(|| nics::usual_network(owner.view().get::<Rollout>().plan()));
+        let placement = placement::wanted(request.labels.clone(), request.anti_affinity.clone())?;
+        let placement = Placement { cool_down_s: request.cool_down_s, ..placement };
+        let host = choose_host(&owner.view(), request.host.as_slice(), kind, &placement)?;
+        owner.ready().await?;
+        let vid = allocate_vid(owner).await?;
+        let (fabric, group) = (request.fabric, group(request.group.clone())?);
+        let spec = spec(*request, vid, kind, user)?;
+        let name = spec.name.as_str().to_owned();
+        let blueprint = Blueprint { fabric, spec }.encode().map_err(|error| failure::of_blueprint(&error))?;
+        let (epoch, spec) = (Epoch::default(), blueprint.clone());
+        let instance = Instance { name, fabric, group, placement, host: host.clone(), epoch, spec };
+        let added = owner.decide(|machine, _| machine.add_instance(vid, instance));
+        let outputs = added.map_err(|error| failure::of_add_error(&error))?;
+        owner.edit(|state| state.get_mut::<Lifecycle>().starts(vid));
+        owner.perform(outputs).await;
+        Ok((vid, host, blueprint))
+    }
 }
 
 /// The host of a new instance: one of `named`, or any if that is empty.
 fn choose_host(
-    inner: &Inner,
+    state: &State,
     named: &[String],
     network: NetworkKind,
     placement: &Placement,
 ) -> Result<HostName, Failure> {
-    let hosts = planning::usable_hosts(inner, named)?;
+    let hosts = planning::usable_hosts(state, named)?;
     let new = New { name: "", placement, network };
-    let planned = planner::plan(&planning::view(inner), &Goal::Start { instances: &[new], hosts: &hosts });
+    let planned = planner::plan(&planning::view(state), &Goal::Start { instances: &[new], hosts: &hosts });
     let planned = planned.map_err(planning::refused)?;
     planned.into_iter().next().map(|of| of.to).ok_or_else(failure::no_usable_host)
 }
 
 /// Allocates a VID whose address no overlay device has: with a duplicate address, one of the two would be unreachable.
-fn allocate_vid(inner: &Inner) -> Result<Vid, Failure> {
-    let allocated = inner.store.allocate_vid(|vid| inner.devices.with_address(address(vid).into()).is_none());
-    allocated.map_err(|error| failure::of_store(&error))
+async fn allocate_vid(owner: &Owner) -> Result<Vid, Failure> {
+    let vid = free_vid(&owner.view());
+    let vid = vid.ok_or_else(|| failure::of_store(&StoreError::NoVid))?;
+    owner.append(Change::VidGiven(vid)).await?;
+    owner.edit(|state| state.get_mut::<Lifecycle>().give_out(vid));
+    Ok(vid)
 }
 
-/// Number of instances on a host.
-pub fn instances_on(inner: &Inner, host: &HostName) -> u32 {
-    let here = inner.machine.image().instances.values().filter(|instance| instance.host == *host);
-    u32::try_from(here.count()).unwrap_or(u32::MAX)
+fn free_vid(state: &State) -> Option<Vid> {
+    let (instances, devices) = (&state.image().instances, state.get::<Devices>());
+    state
+        .get::<Lifecycle>()
+        .next_vid(|vid| !instances.contains_key(&vid) && devices.with_address(address(vid).into()).is_none())
 }
 
 fn spec(request: RunRequest, vid: Vid, kind: NetworkKind, user: User) -> Result<InstanceSpec, Failure> {
@@ -184,42 +196,35 @@ fn network(vid: Vid, kind: NetworkKind) -> Network {
     Network { mac: mac_of(vid), address: address(vid), prefix: 16, mtu }
 }
 
-/// The instance's address: 10.77.1.1 for VID 1; the last byte is never 0 or 255.
-pub fn address(vid: Vid) -> Ipv4Addr {
-    let number = vid.lid() - 1;
-    let byte = |value: u16| u8::try_from(value).unwrap_or(u8::MAX);
-    Ipv4Addr::new(NETWORK.0, NETWORK.1, byte(number / 254 + 1), byte(number % 254 + 1))
-}
-
 /// Describes an instance to the user.
-pub fn describe(inner: &Inner, vid: Vid, instance: &Instance) -> api::Instance {
-    let mut moves = inner.machine.moves();
+pub fn describe(state: &State, vid: Vid, instance: &Instance) -> api::Instance {
+    let mut moves = state.moves();
     let moving = moves.find(|view| view.record.vid == vid && view.is_under_way && !view.record.dry_run);
-    let state = match moving {
-        Some(view) if view.phase == Phase::RollBack => State::RollingBack,
+    let how = match moving {
+        Some(view) if view.phase == Phase::RollBack => api::State::RollingBack,
         Some(view) => match (&view.record.source, &view.record.destination) {
-            (_, Side::Images(_)) => State::Saving,
-            (Side::Images(_), _) => State::Restoring,
-            (_, Side::Host(host)) => State::Moving { to: host.to_string() },
+            (_, Side::Images(_)) => api::State::Saving,
+            (Side::Images(_), _) => api::State::Restoring,
+            (_, Side::Host(host)) => api::State::Moving { to: host.to_string() },
         },
-        _ if inner.starting.contains(&vid) => State::Starting,
-        _ => State::Running,
+        _ if state.get::<Lifecycle>().is_starting(vid) => api::State::Starting,
+        _ => api::State::Running,
     };
-    let cools_down_for_s = inner.cools_down_for(vid);
-    api::Instance { cools_down_for_s, ..with_state(vid, instance, state) }
+    let cools_down_for_s = cooling::cools_down_for(state, vid);
+    api::Instance { cools_down_for_s, ..with_state(vid, instance, how) }
 }
 
 /// Describes an ended instance to the user.
 pub fn of_ended(ended: &EndedInstance) -> api::Instance {
     let state = match &ended.exit {
-        Exit::Code(code) => State::Exited { code: *code },
-        Exit::Lost { reason } => State::Lost { reason: reason.clone() },
-        Exit::NotStarted => State::Lost { reason: failure::NOT_STARTED.into() },
+        Exit::Code(code) => api::State::Exited { code: *code },
+        Exit::Lost { reason } => api::State::Lost { reason: reason.clone() },
+        Exit::NotStarted => api::State::Lost { reason: failure::NOT_STARTED.into() },
     };
     with_state(ended.vid, &ended.instance, state)
 }
 
-fn with_state(vid: Vid, instance: &Instance, state: State) -> api::Instance {
+fn with_state(vid: Vid, instance: &Instance, state: api::State) -> api::Instance {
     let spec = Blueprint::decode(&instance.spec).ok().map(|blueprint| blueprint.spec);
     let program = spec.as_ref().and_then(InstanceSpec::program);
     api::Instance {
@@ -241,28 +246,4 @@ fn with_state(vid: Vid, instance: &Instance, state: State) -> api::Instance {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::HashSet;
-
-    use super::*;
-    use crate::network::played::{World, attach_with};
-
-    #[tokio::test]
-    async fn an_instance_does_not_get_the_address_of_a_device() {
-        let world = World::new().await;
-        let mut h1 = world.node("h1").await;
-        world.lay(&mut [&mut h1]).await;
-        let wanted = attach_with("h1", "tap1", "10.77.1.2/16");
-        let (attached, _) = tokio::join!(world.change(wanted), h1.grant());
-        attached.unwrap();
-        let vids = [(); 2].map(|()| allocate_vid(&world.cluster.lock()).unwrap());
-        assert_eq!(vids.map(|vid| vid.lid()), [1, 3]);
-    }
-
-    #[test]
-    fn addresses_are_distinct_and_not_a_hosts() {
-        let all: HashSet<_> = (1..=Vid::MAX).filter_map(Vid::new).map(address).collect();
-        assert_eq!(all.len(), usize::from(Vid::MAX));
-        assert!(all.iter().all(|address| !matches!(address.octets(), [_, _, 0 | 255, _] | [.., 0 | 255])));
-    }
-}
+mod tests;

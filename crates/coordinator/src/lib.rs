@@ -1,12 +1,13 @@
 //! The coordinator: the daemon that knows where every instance is, and alone decides moves.
 //!
 //! ```text
-//!   command line ── JSON lines ──▶ requests ──┐
-//!                                             ▼
-//!   nodes ══ TLS ══ nodes ◀──▶ cluster: moves::Coordinator ──▶ store
+//!   command line ── JSON lines ──▶ server, requests ─┐ commands
+//!                                                    ▼
+//!   nodes ══ TLS ══ nodes ◀───────▶ features ◀──▶ core: moves::Coordinator ──▶ journal
 //! ```
 //!
-//! * [`cluster`]: drives the state machine of the moves and performs its outputs.
+//! * [`core`]: the task that owns the state machine of the moves and its journal, and the view that all others have. [`open`]: makes it
+//!   of what is in the store (ADR 0045).
 //! * [`nodes`]: the nodes' connections.
 //! * [`server`]: the socket of the command line; [`requests`], [`moving`], [`group`], [`drain`], [`checkpoint`], [`restore`], [`ending`],
 //!   [`output`], [`exec`]: the requests that it handles.
@@ -18,40 +19,51 @@
 //!   state of both.
 //! * [`session`]: a command of `transhume exec`, as a state machine without IO.
 //! * [`directory`]: the directories of the fabrics.
-//! * [`log`]: the event log. [`statistics`]: metrics for Prometheus.
-//! * [`follow`]: the events of a move for its user, and the final report.
+//! * [`events`], [`occurrences`]: the event log. [`statistics`], [`prometheus`]: metrics.
+//! * [`follow`], [`follows`]: the events of moves for their users, and the final reports. [`lifecycle`]: instances that start, end, or have
+//!   ended. [`drains`]: the drained hosts.
 //!
 //! The coordinator may be killed at any time: its decisions are in the store, and everything undecided is rolled back.
 
+mod address;
 mod admission;
 mod checkpoint;
-mod cluster;
+mod client;
 mod cooling;
+mod core;
 mod directory;
 mod drain;
+mod drains;
 mod ending;
 mod estimate;
+mod events;
 mod exec;
 mod failure;
 mod follow;
+mod follows;
 mod group;
 mod hosts;
 mod instances;
-mod log;
+mod lifecycle;
 mod members;
 mod moving;
 mod names;
 mod network;
 mod nodes;
+mod occurrences;
+mod open;
 mod output;
 mod placement;
 mod planning;
+mod prometheus;
 mod removal;
 mod requests;
 mod restore;
 mod server;
 mod session;
 mod statistics;
+#[cfg(test)]
+mod tests;
 mod tokens;
 
 use std::net::SocketAddr;
@@ -66,8 +78,10 @@ use store::StoreError;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-use admission::Admission;
-use cluster::Cluster;
+use crate::core::Cluster;
+use admission::{Admission, Enrolled};
+use cooling::Cooling;
+use members::Members;
 use server::SocketFile;
 
 /// Configuration of a coordinator.
@@ -161,6 +175,7 @@ pub fn run(options: CoordinatorOptions) -> Result<(), CoordinatorError> {
         .enable_all()
         .build()
         .map_err(CoordinatorError::io("starting the coordinator's threads"))?;
+    let aborts = rpc::daemon::abort_on_panic();
     let result = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).map_err(CoordinatorError::io("signals"))?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(CoordinatorError::io("signals"))?;
@@ -170,6 +185,7 @@ pub fn run(options: CoordinatorOptions) -> Result<(), CoordinatorError> {
             _ = interrupt.recv() => Ok(()),
         }
     });
+    drop(aborts);
     runtime.shutdown_background();
     result
 }
@@ -185,14 +201,16 @@ async fn begin(options: CoordinatorOptions) -> Result<(Arc<Cluster>, SocketFile)
         None => Endpoint::new(identity)?,
     };
     private::directory(&options.state).map_err(CoordinatorError::io(options.state.display().to_string()))?;
-    let cluster = Cluster::open(&options.state.join("coordinator.redb"))?;
-    checkpoint::clear_up(&cluster);
-    cluster.lock().cooling.set_usual(options.cool_down);
+    let cluster = open::open(&options.state.join("coordinator.redb"))?;
+    let cool_down = options.cool_down;
+    cluster.edit(move |state| state.get_mut::<Cooling>().set_usual(cool_down)).await;
+    checkpoint::clear_up(&cluster).await;
     if let Some(enrolment) = options.enrolment {
         let admission = Admission::open(options.listen, options.pki, enrolment.center)?;
-        cluster.admit_by(admission);
+        let admission = Arc::new(admission);
+        cluster.edit(move |state| state.get_mut::<Enrolled>().admit_by(admission)).await;
         let file = options.state.join("tokens");
-        let taken_over = admission::take_over(&cluster, &file);
+        let taken_over = admission::take_over(&cluster, &file).await;
         taken_over.map_err(|failure| CoordinatorError::Tokens { file, failure })?;
     }
     let listener = listen(options.listen).await?;
@@ -202,15 +220,14 @@ async fn begin(options: CoordinatorOptions) -> Result<(Arc<Cluster>, SocketFile)
     };
     let (socket, file) = server::listen(&options.socket)
         .map_err(CoordinatorError::io(options.socket.display().to_string()))?;
-    tokio::spawn(cluster.clone().tick());
-    let log = cluster.lock().log.clone();
+    let log = cluster.view().log().clone();
     tokio::spawn(log.write());
-    tokio::spawn(network::await_nodes(cluster.clone()));
-    let endpoint = endpoint.behind(cluster.gate.clone());
+    tokio::spawn(network::layout::await_nodes(cluster.clone()));
+    let endpoint = endpoint.behind(cluster.view().get::<Members>().gate().clone());
     tokio::spawn(nodes::accept(cluster.clone(), endpoint, listener));
     tokio::spawn(server::accept(cluster.clone(), socket));
     if let Some(listener) = metrics {
-        tokio::spawn(statistics::serve(cluster.clone(), listener));
+        tokio::spawn(prometheus::serve(cluster.clone(), listener));
     }
     tracing::info!("the coordinator listens on {} and {}", options.listen, options.socket.display());
     Ok((cluster, file))

@@ -5,11 +5,15 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
+use api::Failure;
 use moves::HostName;
-use rpc::removed::{KeyId, Removed};
+use rpc::removed::{Gate, KeyId, Removed};
 use rpc::token::Secret;
+use rpc::wire::FromCoordinator;
 use serde::{Deserialize, Serialize};
-use store::{Store, StoreError};
+use store::{Change, Store, StoreError, Value};
+
+use crate::core::{Feature, Owner, State};
 
 use crate::tokens::{self, MAX_TOKENS, Objection, Token};
 
@@ -34,7 +38,45 @@ struct Removal {
 pub struct Members {
     tokens: BTreeMap<u64, Token>,
     removed: BTreeMap<String, Removal>,
+    /// What connections of nodes are checked against: [`Members::list`].
+    gate: Gate,
 }
+
+/// A change of members, to be made durable.
+#[derive(Clone)]
+pub struct Changed {
+    /// Without a token the number is forgotten.
+    tokens: Vec<(u64, Option<Token>)>,
+    removal: Option<(HostName, Removal)>,
+}
+
+impl Changed {
+    fn for_journal(&self) -> Change {
+        let tokens = self.tokens.iter().map(|(number, token)| (*number, token.as_ref().map(Value::of)));
+        let removed = self.removal.as_ref().map(|(host, removal)| (host.to_string(), Value::of(removal)));
+        Change::Members { tokens: tokens.collect(), removed }
+    }
+}
+
+/// Makes a change durable, and takes it.
+///
+/// # Errors
+/// Those of [`Owner::append`].
+pub async fn note(owner: &Owner, changed: Changed) -> Result<(), Failure> {
+    owner.append(changed.for_journal()).await?;
+    owner.edit(|state| state.get_mut::<Members>().apply(changed));
+    Ok(())
+}
+
+/// Sends the revocation list to all nodes, and closes connections with removed hosts.
+pub fn tell(state: &State) {
+    let members = state.get::<Members>();
+    let removed = members.list();
+    state.links().send_all(&FromCoordinator::Removed { number: None, removed: removed.clone() });
+    members.gate.set(removed);
+}
+
+impl Feature for Members {}
 
 /// The applicant's key is a revoked key of the host whose name it requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +86,14 @@ impl Members {
     /// Loads tokens and removed hosts from the store.
     pub fn load(store: &Store) -> Result<Self, StoreError> {
         let store::Members { tokens, removed } = store.members()?;
-        Ok(Self { tokens, removed })
+        let members = Self { tokens, removed, gate: Gate::default() };
+        members.gate.set(members.list());
+        Ok(members)
+    }
+
+    /// What connections of nodes are checked against.
+    pub fn gate(&self) -> &Gate {
+        &self.gate
     }
 
     /// All tokens as users see them.
@@ -66,23 +115,20 @@ impl Members {
         tokens::check(&self.tokens, secret, now)
     }
 
-    /// Stores a token and returns its number. If the limit is reached, the oldest token is dropped.
-    ///
-    /// # Errors
-    /// Fails if the store does, as do the methods below. Only reopening the store then shows which state it holds.
-    pub fn add_token(&mut self, store: &Store, token: Token) -> Result<u64, StoreError> {
+    /// A new token, with its number. The oldest may be forgotten.
+    pub fn added(&self, token: Token) -> (u64, Changed) {
         let number = self.tokens.last_key_value().map_or(1, |(last, _)| last + 1);
         let surplus = (self.tokens.len() + 1).saturating_sub(MAX_TOKENS);
-        let oldest: Vec<u64> = self.tokens.keys().take(surplus).copied().collect();
-        let gone = oldest.into_iter().map(|oldest| (oldest, None));
-        self.change(store, gone.chain([(number, Some(token))]).collect(), None)?;
-        Ok(number)
+        let gone = self.tokens.keys().take(surplus).map(|oldest| (*oldest, None));
+        let tokens = gone.chain([(number, Some(token))]).collect();
+        (number, Changed { tokens, removal: None })
     }
 
-    /// Revokes the token with this number.
-    pub fn revoke(&mut self, store: &Store, number: u64) -> Result<(), StoreError> {
+    /// The revocation of the token with this number.
+    pub fn revoked(&self, number: u64) -> Changed {
         let revoked = self.tokens.get(&number).map(Token::revoked);
-        self.change(store, revoked.map(|token| (number, Some(token))).into_iter().collect(), None)
+        let tokens = revoked.map(|token| (number, Some(token))).into_iter().collect();
+        Changed { tokens, removal: None }
     }
 
     /// Whether `host` may get a certificate for `key` even if another key had one for this name.
@@ -93,21 +139,13 @@ impl Members {
         }
     }
 
-    /// Records that `host` has joined with `key`, by the token with this number. Returns whether [`Self::list`] has changed.
-    pub fn joined(
-        &mut self,
-        store: &Store,
-        number: u64,
-        host: &HostName,
-        key: KeyId,
-    ) -> Result<bool, StoreError> {
+    /// `host` joins with `key`, by the token with this number. Also returns whether [`Self::list`] changes.
+    pub fn joined(&self, number: u64, host: &HostName, key: KeyId) -> (Changed, bool) {
         let used = self.tokens.get(&number).map(|token| (number, Some(token.used_by(host.as_str()))));
         let removal = self.removed.get(host.as_str()).filter(|removal| removal.heir.is_none());
-        let removal = removal.map(|removal| Removal { heir: Some(key), ..removal.clone() });
+        let removal = removal.map(|removal| (host.clone(), Removal { heir: Some(key), ..removal.clone() }));
         let changes = removal.is_some();
-        let removal = removal.map(|removal| (host, removal));
-        self.change(store, used.into_iter().collect(), removal)?;
-        Ok(changes)
+        (Changed { tokens: used.into_iter().collect(), removal }, changes)
     }
 
     /// Whether the revocation list has room for `host`.
@@ -120,14 +158,13 @@ impl Members {
         self.removed.get(host.as_str()).is_some_and(|removal| removal.heir.is_none())
     }
 
-    /// Adds `host` and its `keys` to the revocation list. Returns the tokens that were valid until now.
-    pub fn remove(
-        &mut self,
-        store: &Store,
+    /// The removal of `host` with its `keys`. Also returns the tokens that were valid until now.
+    pub fn without(
+        &self,
         host: &HostName,
         keys: impl IntoIterator<Item = KeyId>,
         now: SystemTime,
-    ) -> Result<Vec<u64>, StoreError> {
+    ) -> (Vec<u64>, Changed) {
         let mut removal = self.removed.get(host.as_str()).cloned().unwrap_or_default();
         for key in removal.heir.take().into_iter().chain(keys) {
             removal.former.retain(|known| *known != key);
@@ -137,8 +174,7 @@ impl Members {
         let good: Vec<_> =
             tokens::good(&self.tokens, now).map(|(number, token)| (number, Some(token.revoked()))).collect();
         let numbers = good.iter().map(|(number, _)| *number).collect();
-        self.change(store, good, Some((host, removal)))?;
-        Ok(numbers)
+        (numbers, Changed { tokens: good, removal: Some((host.clone(), removal)) })
     }
 
     /// The revocation list for nodes.
@@ -148,15 +184,9 @@ impl Members {
         list
     }
 
-    fn change(
-        &mut self,
-        store: &Store,
-        tokens: Vec<(u64, Option<Token>)>,
-        removal: Option<(&HostName, Removal)>,
-    ) -> Result<(), StoreError> {
-        let noted: Vec<_> = tokens.iter().map(|(number, token)| (*number, token.as_ref())).collect();
-        let removed = removal.as_ref().map(|(host, removal)| (host.as_str(), removal));
-        store.change_members(&noted, removed)?;
+    /// Takes a change that is durable.
+    fn apply(&mut self, changed: Changed) {
+        let Changed { tokens, removal } = changed;
         for (number, token) in tokens {
             match token {
                 Some(token) => drop(self.tokens.insert(number, token)),
@@ -164,7 +194,6 @@ impl Members {
             }
         }
         self.removed.extend(removal.map(|(host, removal)| (host.to_string(), removal)));
-        Ok(())
     }
 }
 
@@ -207,10 +236,30 @@ mod tests {
         }
     }
 
+    /// Makes a change.
+    fn noted(store: &Store, members: &mut Members, changed: Changed) {
+        store.apply(&changed.for_journal()).unwrap();
+        members.apply(changed);
+    }
+
+    fn joined(store: &Store, members: &mut Members, number: u64, host: &HostName, key: KeyId) -> bool {
+        let (changed, changes) = members.joined(number, host, key);
+        noted(store, members, changed);
+        changes
+    }
+
+    fn remove(store: &Store, members: &mut Members, host: &HostName, keys: &[KeyId]) -> Vec<u64> {
+        let (numbers, changed) = members.without(host, keys.iter().copied(), now());
+        noted(store, members, changed);
+        numbers
+    }
+
     fn add(store: &Store, members: &mut Members, secret: u8) -> u64 {
         let hash = tokens::hash(&Secret([secret; 16]));
         let token = Token::new(hash, Some(now()), tokens::seconds(now()) + LIFETIME_S);
-        members.add_token(store, token).unwrap()
+        let (number, changed) = members.added(token);
+        noted(store, members, changed);
+        number
     }
 
     fn check(members: &Members, secret: u8) -> Result<u64, Objection> {
@@ -225,7 +274,8 @@ mod tests {
         assert_eq!((check(&members, 7), check(&members, 9)), (Ok(1), Err(Objection::Unknown)));
         let late = now() + Duration::from_secs(LIFETIME_S);
         assert_eq!(members.check_secret(Secret([7; 16]), late), Err(Objection::Expired));
-        members.revoke(&store, 1).unwrap();
+        let revoked = members.revoked(1);
+        noted(&store, &mut members, revoked);
         assert_eq!((check(&members, 7), check(&members, 8)), (Err(Objection::Revoked), Ok(2)));
         drop((store, members));
         let (_store, members) = world.open();
@@ -240,7 +290,7 @@ mod tests {
         let (store, mut members) = world.open();
         add(&store, &mut members, 7);
         for (name, number) in [("c", 2), ("b", 1), ("b", 1)] {
-            assert!(!members.joined(&store, 1, &host(name), key(number)).unwrap(), "no host was removed");
+            assert!(!joined(&store, &mut members, 1, &host(name), key(number)), "no host was removed");
         }
         let tokens = members.tokens(now());
         let expected = api::Token {
@@ -260,8 +310,8 @@ mod tests {
         let b = host("b");
         assert_eq!(members.is_free(&b, key(1)), Ok(false), "the owner of the name keeps it");
         add(&store, &mut members, 7);
-        members.joined(&store, 1, &b, key(1)).unwrap();
-        assert_eq!(members.remove(&store, &b, [key(1)], now()).unwrap(), [1]);
+        joined(&store, &mut members, 1, &b, key(1));
+        assert_eq!(remove(&store, &mut members, &b, &[key(1)]), [1]);
         assert_eq!(check(&members, 7), Err(Objection::Revoked));
         drop((store, members));
 
@@ -273,12 +323,12 @@ mod tests {
         }
         assert_eq!(members.is_free(&b, key(2)), Ok(true));
         let number = add(&store, &mut members, 8);
-        assert!(members.joined(&store, number, &b, key(2)).unwrap());
-        assert!(!members.joined(&store, number, &b, key(2)).unwrap(), "a repeated request changes nothing");
+        assert!(joined(&store, &mut members, number, &b, key(2)));
+        assert!(!joined(&store, &mut members, number, &b, key(2)), "a repeated request changes nothing");
         let list = members.list();
         assert!(list.bars(&peer(1)) && !list.bars(&peer(2)));
         assert_eq!(members.is_free(&b, key(3)), Ok(false), "the name has a new owner");
-        members.remove(&store, &b, [], now()).unwrap();
+        remove(&store, &mut members, &b, &[]);
         assert!(members.is_free(&b, key(2)).is_err() && members.is_free(&b, key(1)).is_err());
     }
 
@@ -293,7 +343,7 @@ mod tests {
         assert_eq!(check(&members, 1), Ok(2));
         assert_eq!(members.tokens(now()).len(), MAX_TOKENS);
         for number in 0..=MOST_KEYS as u8 {
-            members.remove(&store, &host("b"), [key(number)], now()).unwrap();
+            remove(&store, &mut members, &host("b"), &[key(number)]);
         }
         assert!(members.is_free(&host("b"), key(0)).is_ok() && members.is_free(&host("b"), key(1)).is_err());
         for number in 1..MOST_REMOVED {
@@ -307,7 +357,7 @@ mod tests {
         let longest = |number: usize| format!("{number:0>63}");
         let removal = Removal { heir: Some(key(1)), former: Vec::new() };
         let removed = (0..MOST_REMOVED).map(|number| (longest(number), removal.clone())).collect();
-        let members = Members { tokens: BTreeMap::new(), removed };
+        let members = Members { tokens: BTreeMap::new(), removed, gate: Gate::default() };
         let message = rpc::wire::FromCoordinator::Removed { number: Some(u64::MAX), removed: members.list() };
         rpc::Encoded::new(&message).unwrap();
     }

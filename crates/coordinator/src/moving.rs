@@ -10,13 +10,15 @@ use moves::journal::Stage;
 use moves::progress::Phase;
 use moves::{HostName, MoveId};
 use rpc::wire;
-use tokio::sync::mpsc::{self, UnboundedSender};
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::timeout;
 
-use crate::cluster::{Cluster, Inner};
+use crate::client::Client;
+use crate::core::{Cluster, Command, Owner, State};
 use crate::follow::{self, Events, Follow};
-use crate::server::Client;
-use crate::{cooling, failure, log, planning};
+use crate::follows::Follows;
+use crate::lifecycle::Lifecycle;
+use crate::{cooling, failure, occurrences, planning};
 
 /// How long a move waits for its instance to start.
 const START_LIMIT: Duration = Duration::from_secs(5);
@@ -30,8 +32,7 @@ pub async fn make(cluster: &Cluster, request: &MoveRequest, client: &mut Client)
         () = wait_for_start(cluster, &request.name) => {}
         () = client.gone() => return Ok(()),
     }
-    let begun = begin(&mut cluster.lock(), cluster, request);
-    match begun {
+    match cluster.run(BeginMove(request.clone())).await {
         Ok((id, events)) => {
             client.say(&Event::Begun { id: id.0 }).await?;
             pass_on(events, client).await
@@ -45,8 +46,8 @@ pub async fn make(cluster: &Cluster, request: &MoveRequest, client: &mut Client)
 /// # Errors
 /// If the client cannot be told.
 pub async fn follow(cluster: &Cluster, name: &str, id: MoveId, client: &mut Client) -> io::Result<()> {
-    let found = find(&mut cluster.lock(), name, id);
-    match found {
+    let name = name.to_owned();
+    match cluster.edit(move |state| find(state, &name, id)).await {
         Ok(Found::UnderWay(events)) => pass_on(events, client).await,
         Ok(Found::Over(report)) => client.say(&Event::Moved(report)).await,
         Err(failure) => client.say(&Event::Failed(failure)).await,
@@ -68,9 +69,9 @@ pub async fn pass_on(mut events: Events, client: &mut Client) -> io::Result<()> 
 pub async fn wait_for_start(cluster: &Cluster, name: &str) {
     let started = async {
         loop {
-            let mut started = std::pin::pin!(cluster.started.notified());
+            let mut started = std::pin::pin!(cluster.signals().started.notified());
             started.as_mut().enable();
-            if starting(&cluster.lock(), name).is_none() {
+            if starting(&cluster.view(), name).is_none() {
                 return;
             }
             started.await;
@@ -80,59 +81,72 @@ pub async fn wait_for_start(cluster: &Cluster, name: &str) {
     let _ = timeout(START_LIMIT, started).await;
 }
 
-fn starting(inner: &Inner, name: &str) -> Option<Vid> {
-    inner.find(name).map(|(vid, _)| vid).filter(|vid| inner.starting.contains(vid))
+fn starting(state: &State, name: &str) -> Option<Vid> {
+    state.find(name).map(|(vid, _)| vid).filter(|vid| state.get::<Lifecycle>().is_starting(*vid))
 }
 
 /// Begins a move of an instance and returns its events. The instance must not be starting.
 ///
 /// # Errors
 /// If the move is refused.
-pub fn begin(
-    inner: &mut Inner,
-    cluster: &Cluster,
-    request: &MoveRequest,
-) -> Result<(MoveId, Events), Failure> {
+pub async fn begin(owner: &mut Owner, request: &MoveRequest) -> Result<(MoveId, Events), Failure> {
     let name = &request.name;
-    let (vid, source) = match inner.find(name) {
+    let (wish, cooling) = validate(&owner.view(), request)?;
+    owner.ready().await?;
+    let begun = owner.decide(|machine, now| machine.begin(wish, now));
+    let (id, outputs) = begun.map_err(|refusal| failure::of_refusal(&refusal, name))?;
+    let events = follow_new(owner, name, id, None).ok_or_else(|| failure::unknown_move(name))?;
+    if let Some(failure) = cooling {
+        owner.edit(|state| state.get_mut::<Follows>().hinder(id, failure));
+    }
+    owner.perform(outputs).await;
+    Ok((id, events))
+}
+
+/// What the state machine is asked for, and the cool-down if that hinders a dry run.
+fn validate(state: &State, request: &MoveRequest) -> Result<(Wish, Option<Failure>), Failure> {
+    let name = &request.name;
+    let (vid, source) = match state.find(name) {
         Some((vid, instance)) => (vid, instance.host.clone()),
-        None if inner.has_ended(name) => return Err(failure::ended(name)),
+        None if state.get::<Lifecycle>().has_ended(name) => return Err(failure::ended(name)),
         None => return Err(failure::no_instance(name)),
     };
     let destination = HostName::new(&request.host).map_err(|_| failure::no_host(&request.host))?;
     if source != destination {
-        planning::usable_host(inner, &request.host)?;
-        planning::view(inner).check_move(vid, &destination).map_err(planning::refused)?;
+        planning::usable_host(state, &request.host)?;
+        planning::view(state).check_move(vid, &destination).map_err(planning::refused)?;
     }
-    check_free(inner, vid, name, &source)?;
+    check_free(state, vid, name, &source)?;
     // Other reasons for a refusal take precedence over the cool-down.
-    let may_cool_down = !request.force && source != destination && under_way(inner, vid).is_none();
-    let cooling = cooling::check(inner, may_cool_down.then_some((vid, name.as_str()))).err();
+    let may_cool_down = !request.force && source != destination && under_way(state, vid).is_none();
+    let cooling = cooling::check(state, may_cool_down.then_some((vid, name.as_str()))).err();
     if let Some(failure) = cooling.as_ref().filter(|_| !request.dry_run) {
         return Err(failure.clone());
     }
-    inner.store.ready().map_err(|error| failure::of_store(&error))?;
     let MoveRequest { dry_run, post_copy, .. } = *request;
-    let wish = Wish { vid, destination, dry_run, post_copy };
-    let begun = inner.machine.begin(wish, cluster.now());
-    let (id, outputs) = begun.map_err(|refusal| failure::of_refusal(&refusal, name))?;
-    let events = follow_new(inner, name, id, None).ok_or_else(|| failure::unknown_move(name))?;
-    if let Some((follow, failure)) = inner.follows.get_mut(&id).zip(cooling) {
-        follow.hinder(failure);
+    Ok((Wish { vid, destination, dry_run, post_copy }, cooling))
+}
+
+/// A move that a user requests.
+struct BeginMove(MoveRequest);
+
+impl Command for BeginMove {
+    type Reply = Result<(MoveId, Events), Failure>;
+
+    async fn run(self, owner: &mut Owner) -> Self::Reply {
+        begin(owner, &self.0).await
     }
-    cluster.perform(inner, outputs);
-    Ok((id, events))
 }
 
 /// The event stream of a new move of the instance `name`, possibly in a `group`.
-pub fn follow_new(inner: &mut Inner, name: &str, id: MoveId, group: Option<&str>) -> Option<Events> {
-    let record = inner.machine.image().moves.get(&id)?;
+pub fn follow_new(owner: &Owner, name: &str, id: MoveId, group: Option<&str>) -> Option<Events> {
+    let record = owner.machine().image().moves.get(&id)?;
     if !record.dry_run {
-        inner.log.note(&log::move_began(name, id, record, group));
+        owner.view().log().note(&occurrences::move_began(name, id, record, group));
     }
     let mut follow = Follow::new(name, record);
     let events = follow.listen();
-    inner.follows.insert(id, follow);
+    owner.edit(|state| state.get_mut::<Follows>().add(id, follow));
     Some(events)
 }
 
@@ -140,11 +154,11 @@ pub fn follow_new(inner: &mut Inner, name: &str, id: MoveId, group: Option<&str>
 ///
 /// # Errors
 /// If it is.
-pub fn check_free(inner: &Inner, vid: Vid, name: &str, host: &HostName) -> Result<(), Failure> {
-    if inner.endings.contains_key(&vid) {
+pub fn check_free(state: &State, vid: Vid, name: &str, host: &HostName) -> Result<(), Failure> {
+    if state.get::<Lifecycle>().is_ending(vid) {
         return Err(failure::being_ended(name));
     }
-    if inner.starting.contains(&vid) {
+    if state.get::<Lifecycle>().is_starting(vid) {
         return Err(failure::still_starting(name, host));
     }
     Ok(())
@@ -154,8 +168,7 @@ pub fn check_free(inner: &Inner, vid: Vid, name: &str, host: &HostName) -> Resul
 pub async fn check(cluster: &Cluster, name: &str, to: &HostName, force: bool) -> Vec<Failure> {
     let (name, host) = (name.into(), to.to_string());
     let request = MoveRequest { name, host, dry_run: true, force, post_copy: false };
-    let begun = begin(&mut cluster.lock(), cluster, &request);
-    let mut events = match begun {
+    let mut events = match cluster.run(BeginMove(request)).await {
         Ok((_, events)) => events,
         Err(failure) => return vec![failure],
     };
@@ -186,17 +199,15 @@ enum Found {
     Over(Box<MoveReport>),
 }
 
-fn find(inner: &mut Inner, name: &str, id: MoveId) -> Result<Found, Failure> {
-    if let Some(follow) = inner.follows.get_mut(&id) {
-        return Ok(Found::UnderWay(follow.listen()));
+fn find(state: &mut State, name: &str, id: MoveId) -> Result<Found, Failure> {
+    if let Some(events) = state.get_mut::<Follows>().listen(id) {
+        return Ok(Found::UnderWay(events));
     }
-    let present = inner.machine.image().moves.get(&id).cloned();
-    let kept = || inner.store.ended_move(id).map_err(|error| Failure::new(error.to_string(), ""));
-    let record = present.map_or_else(kept, |record| Ok(Some(record)))?;
+    let record = state.image().moves.get(&id).or_else(|| state.get::<Follows>().over(id));
     // Dry runs, and moves that were not recorded, leave no trace.
     let record =
         record.filter(|record| record.stage != Stage::Began).ok_or_else(|| failure::unknown_move(name))?;
-    let mut report = follow::report(name, &record);
+    let mut report = follow::report(name, record);
     report.restarted = true;
     Ok(Found::Over(Box::new(report)))
 }
@@ -207,8 +218,7 @@ fn find(inner: &mut Inner, name: &str, id: MoveId) -> Result<Found, Failure> {
 /// # Errors
 /// If the client cannot be told.
 pub async fn cancel(cluster: &Cluster, name: &str, client: &mut Client) -> io::Result<()> {
-    let begun = begin_cancel(cluster, name);
-    let (id, events) = match begun {
+    let (id, events) = match cluster.run(CancelMove { name: name.to_owned() }).await {
         Ok(begun) => begun,
         Err(failure) => return client.say(&Event::Failed(failure)).await,
     };
@@ -219,45 +229,53 @@ pub async fn cancel(cluster: &Cluster, name: &str, client: &mut Client) -> io::R
     }
 }
 
-fn begin_cancel(cluster: &Cluster, name: &str) -> Result<(MoveId, Events), Failure> {
-    let mut inner = cluster.lock();
-    let vid = match inner.find(name) {
+/// The cancellation of an instance's move.
+struct CancelMove {
+    name: String,
+}
+
+impl Command for CancelMove {
+    type Reply = Result<(MoveId, Events), Failure>;
+
+    async fn run(self, owner: &mut Owner) -> Self::Reply {
+        let Self { name } = self;
+        let id = moving(&owner.view(), &name)?;
+        let events = owner.edit(|state| state.get_mut::<Follows>().listen_to(Some(id)));
+        let cancelled = cancel_for(owner, id, wire::reason(failure::CANCELLED, "")).await;
+        cancelled.map_err(|error| failure::of_too_late(error, &name))?;
+        Ok((id, events))
+    }
+}
+
+/// The move of the instance `name`.
+fn moving(state: &State, name: &str) -> Result<MoveId, Failure> {
+    let vid = match state.find(name) {
         Some((vid, _)) => vid,
-        None if inner.has_ended(name) => return Err(failure::ended(name)),
+        None if state.get::<Lifecycle>().has_ended(name) => return Err(failure::ended(name)),
         None => return Err(failure::no_instance(name)),
     };
-    let id = under_way(&inner, vid).ok_or_else(|| failure::not_moving(name))?;
-    let events = listen(&mut inner, Some(id));
-    let cancelled = cancel_for(cluster, &mut inner, id, wire::reason(failure::CANCELLED, ""));
-    cancelled.map_err(|error| failure::of_too_late(error, name))?;
-    Ok((id, events))
+    under_way(state, vid).ok_or_else(|| failure::not_moving(name))
 }
 
 /// Cancels a move with `reason`, if it is not committed.
 ///
 /// # Errors
 /// If it is committed or over.
-pub fn cancel_for(cluster: &Cluster, inner: &mut Inner, id: MoveId, reason: String) -> Result<(), TooLate> {
-    let outputs = inner.machine.cancel(id, reason, cluster.now())?;
-    cluster.perform(inner, outputs);
+pub async fn cancel_for(owner: &mut Owner, id: MoveId, reason: String) -> Result<(), TooLate> {
+    let outputs = owner.decide(|machine, now| machine.cancel(id, reason, now))?;
+    owner.perform(outputs).await;
     Ok(())
 }
 
 /// The move that blocks other moves of the instance, if any.
-pub fn under_way(inner: &Inner, vid: Vid) -> Option<MoveId> {
-    let mut moves = inner.machine.moves();
+pub fn under_way(state: &State, vid: Vid) -> Option<MoveId> {
+    let mut moves = state.moves();
     moves.find(|view| view.record.vid == vid && view.is_under_way).map(|view| view.id)
 }
 
-/// The event stream of a move; it is empty if there is no move.
-pub fn listen(inner: &mut Inner, id: Option<MoveId>) -> Events {
-    let follow = id.and_then(|id| inner.follows.get_mut(&id));
-    follow.map_or_else(|| mpsc::unbounded_channel().1, Follow::listen)
-}
-
 /// The move that blocks the end of the instance, if any. Fetching memory after post-copy does not block it.
-pub fn holds(inner: &Inner, vid: Vid) -> Option<MoveId> {
-    let mut moves = inner.machine.moves();
+pub fn holds(state: &State, vid: Vid) -> Option<MoveId> {
+    let mut moves = state.moves();
     moves.find(|view| view.record.vid == vid && holds_up(view)).map(|view| view.id)
 }
 
@@ -268,9 +286,9 @@ fn holds_up(view: &MoveView<'_>) -> bool {
 /// Waits until the move no longer blocks the end of its instance.
 pub async fn over(cluster: &Cluster, id: MoveId) {
     loop {
-        let mut over = std::pin::pin!(cluster.move_over.notified());
+        let mut over = std::pin::pin!(cluster.signals().move_over.notified());
         over.as_mut().enable();
-        if !cluster.lock().machine.moves().any(|view| view.id == id && holds_up(&view)) {
+        if !cluster.view().moves().any(|view| view.id == id && holds_up(&view)) {
             return;
         }
         over.await;

@@ -11,9 +11,10 @@ use moves::HostName;
 use moves::journal::Exit;
 use rpc::wire::{Answer, Question};
 
-use crate::cluster::{Cluster, Inner};
+use crate::client::Client;
+use crate::core::{Cluster, State};
 use crate::failure;
-use crate::server::Client;
+use crate::lifecycle::Lifecycle;
 
 /// Time limit for a host's answer, in addition to the time that it waits for output.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -36,7 +37,7 @@ pub async fn logs(
     after: Option<Position>,
     client: &mut Client,
 ) -> io::Result<()> {
-    let found = after.or_else(|| Some(Position { vid: find(&cluster.lock(), name)?, next: 0 }));
+    let found = after.or_else(|| Some(Position { vid: find(&cluster.view(), name)?, next: 0 }));
     let Some(position) = found else {
         return client.say(&Event::Failed(failure::no_instance(name))).await;
     };
@@ -56,7 +57,7 @@ fn new_follower() -> Follower {
 
 /// If the host cannot be told, it removes the follower after a timeout.
 async fn unfollow(cluster: &Cluster, vid: Vid, follower: Follower) {
-    let place = place(&cluster.lock(), vid);
+    let place = place(&cluster.view(), vid);
     if let Some(Place { host, exit: None }) = place {
         let _ = cluster.ask(&host, Question::Unfollow { vid, follower }, ANSWER_LIMIT).await;
     }
@@ -71,7 +72,7 @@ async fn copy(
 ) -> io::Result<()> {
     let follow = follower.is_some();
     loop {
-        let place = place(&cluster.lock(), position.vid);
+        let place = place(&cluster.view(), position.vid);
         let Some(Place { host, exit }) = place else {
             return client.say(&Event::Failed(failure::no_instance(name))).await;
         };
@@ -137,16 +138,18 @@ struct Place {
     exit: Option<Exit>,
 }
 
-fn find(inner: &Inner, name: &str) -> Option<Vid> {
-    let present = inner.find(name).map(|(vid, _)| vid);
-    present.or_else(|| inner.ended.iter().find(|ended| ended.instance.name == name).map(|ended| ended.vid))
+fn find(state: &State, name: &str) -> Option<Vid> {
+    let present = state.find(name).map(|(vid, _)| vid);
+    present.or_else(|| {
+        state.get::<Lifecycle>().ended().find(|ended| ended.instance.name == name).map(|ended| ended.vid)
+    })
 }
 
-fn place(inner: &Inner, vid: Vid) -> Option<Place> {
-    if let Some(instance) = inner.machine.image().instances.get(&vid) {
+fn place(state: &State, vid: Vid) -> Option<Place> {
+    if let Some(instance) = state.image().instances.get(&vid) {
         return Some(Place { host: instance.host.clone(), exit: None });
     }
-    let ended = inner.ended.iter().rev().find(|ended| ended.vid == vid)?;
+    let ended = state.get::<Lifecycle>().ended().rev().find(|ended| ended.vid == vid)?;
     Some(Place { host: ended.instance.host.clone(), exit: Some(ended.exit.clone()) })
 }
 

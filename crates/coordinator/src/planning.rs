@@ -8,21 +8,24 @@ use moves::HostName;
 use moves::journal::Stage;
 use planner::{Host, Instance, Refusal, View};
 
-use crate::cluster::Inner;
-use crate::{failure, hosts, network};
+use crate::core::State;
+use crate::drains::Drains;
+use crate::network::plan;
+use crate::network::rollout::Rollout;
+use crate::{failure, hosts};
 
 /// What the planner plans with.
-pub fn view(inner: &Inner) -> View<'_> {
-    let plan = inner.network.plan();
+pub fn view(state: &State) -> View<'_> {
+    let plan = state.get::<Rollout>().plan();
     let describe = |name: &HostName| Host {
-        is_up: inner.nodes.contains_key(name),
-        runs_instances: inner.nodes.get(name).is_some_and(|node| node.runs_instances),
-        is_drained: inner.drains.contains(name),
+        is_up: state.links().is_up(name),
+        runs_instances: state.links().get(name).is_some_and(|node| node.runs_instances),
+        is_drained: state.get::<Drains>().contains(name),
         is_on_overlay: plan.is_member(name),
     };
-    let names = inner.nodes.keys().chain(inner.drains.hosts());
+    let names = state.links().up().chain(state.get::<Drains>().hosts());
     let hosts = names.map(|name| (name.clone(), describe(name))).collect();
-    let image = inner.machine.image();
+    let image = state.image();
     let may_return = image.moves.values().filter(|of| of.stage == Stage::Began && !of.dry_run);
     let moving: BTreeMap<Vid, &HostName> =
         may_return.filter_map(|of| Some((of.vid, of.destination.host()?))).collect();
@@ -34,15 +37,15 @@ pub fn view(inner: &Inner) -> View<'_> {
 }
 
 /// The host called `name`, which must be connected, run instances, and not be drained.
-pub fn usable_host(inner: &Inner, name: &str) -> Result<HostName, Failure> {
-    let host = hosts::find(inner, name)?;
-    view(inner).check_usable(&host).map_err(refused)?;
+pub fn usable_host(state: &State, name: &str) -> Result<HostName, Failure> {
+    let host = hosts::find(state, name)?;
+    view(state).check_usable(&host).map_err(refused)?;
     Ok(host)
 }
 
 /// The same for each of `names`.
-pub fn usable_hosts(inner: &Inner, names: &[String]) -> Result<Vec<HostName>, Failure> {
-    names.iter().map(|name| usable_host(inner, name)).collect()
+pub fn usable_hosts(state: &State, names: &[String]) -> Result<Vec<HostName>, Failure> {
+    names.iter().map(|name| usable_host(state, name)).collect()
 }
 
 /// Why there is no plan, for the user.
@@ -51,7 +54,7 @@ pub fn refused(refusal: Refusal) -> Failure {
         Refusal::NotConnected(host) => failure::host_down(&host),
         Refusal::RunsNoInstances(host) => failure::host_without_instances(&host),
         Refusal::Drained(host) => failure::host_drained(&host),
-        Refusal::NotOnOverlay(host) => network::not_joined(&host),
+        Refusal::NotOnOverlay(host) => plan::not_joined(&host),
         Refusal::KeptApart { other, key, value, host } => failure::kept_apart(&other, (&key, &value), &host),
         Refusal::NoUsableHost => failure::no_usable_host(),
         Refusal::NoDestination => failure::no_destination(),

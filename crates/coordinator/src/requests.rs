@@ -7,10 +7,11 @@ use api::{Event, Failure, Request};
 use moves::MoveId;
 use moves::journal::Exit;
 
-use crate::cluster::{Cluster, Inner};
-use crate::server::{Client, User};
+use crate::client::{Client, User};
+use crate::core::{Cluster, State};
+use crate::lifecycle::Lifecycle;
 use crate::{
-    admission, checkpoint, drain, ending, exec, failure, group, hosts, instances, log, moving, network,
+    admission, checkpoint, drain, ending, events, exec, failure, group, hosts, instances, moving, network,
     output, removal, restore,
 };
 
@@ -26,14 +27,14 @@ pub async fn fulfil(
 ) -> io::Result<()> {
     let last = match request {
         Request::Run(request) => instances::run(cluster, *request, user).await,
-        Request::List => Ok(Event::Instances(list(&cluster.lock()))),
-        Request::Hosts => Ok(Event::Hosts(hosts::list(&cluster.lock()))),
+        Request::List => Ok(Event::Instances(list(&cluster.view()))),
+        Request::Hosts => Ok(Event::Hosts(hosts::list(&cluster.view()))),
         Request::Network => return network::show::state(cluster, client).await,
         Request::Macs => return network::show::macs(cluster, client).await,
         Request::Matrix { window_s } => return network::show::matrix(cluster, window_s, client).await,
-        Request::NewToken { lifetime_s } => admission::new_token(cluster, lifetime_s),
+        Request::NewToken { lifetime_s } => admission::new_token(cluster, lifetime_s).await,
         Request::Tokens => admission::tokens(cluster),
-        Request::RevokeToken { token } => admission::revoke(cluster, &token),
+        Request::RevokeToken { token } => admission::revoke(cluster, token).await,
         Request::RemoveHost { host, lost } => removal::remove(cluster, &host, lost).await,
         Request::ChangeNetwork(change) => network::changes::fulfil(cluster, change).await,
         Request::Move(request) => return moving::make(cluster, &request, client).await,
@@ -42,13 +43,13 @@ pub async fn fulfil(
         Request::Checkpoint(request) => return checkpoint::make(cluster, request, user, client).await,
         Request::Restore(request) => return restore::make(cluster, request, user, client).await,
         Request::Drain(request) => return drain::make(cluster, request, client).await,
-        Request::Undrain { host } => drain::undo(cluster, &host),
+        Request::Undrain { host } => drain::undo(cluster, host).await,
         Request::Cancel { name } => return moving::cancel(cluster, &name, client).await,
         Request::Logs { name, follow, after } => {
             return output::logs(cluster, &name, follow, after, client).await;
         }
         Request::Events { after, since_ms, follow } => {
-            return log::tell(cluster, after, since_ms, follow, client).await;
+            return events::tell(cluster, after, since_ms, follow, client).await;
         }
         Request::Exec(request) => return exec::exec(cluster, request, user, client).await,
         Request::Wait { name } => wait(cluster, &name, client).await,
@@ -57,11 +58,11 @@ pub async fn fulfil(
     client.say(&last.unwrap_or_else(Event::Failed)).await
 }
 
-fn list(inner: &Inner) -> Vec<api::Instance> {
-    let present = inner.machine.image().instances.iter();
-    let mut all: Vec<_> = present.map(|(vid, instance)| instances::describe(inner, *vid, instance)).collect();
+fn list(state: &State) -> Vec<api::Instance> {
+    let present = state.image().instances.iter();
+    let mut all: Vec<_> = present.map(|(vid, instance)| instances::describe(state, *vid, instance)).collect();
     let taken: Vec<_> = all.iter().map(|instance| instance.name.clone()).collect();
-    let ended = inner.ended.iter().filter(|ended| !taken.contains(&ended.instance.name));
+    let ended = state.get::<Lifecycle>().ended().filter(|ended| !taken.contains(&ended.instance.name));
     all.extend(ended.map(instances::of_ended));
     all.sort_by(|one, other| one.name.cmp(&other.name));
     all
@@ -69,9 +70,9 @@ fn list(inner: &Inner) -> Vec<api::Instance> {
 
 async fn wait(cluster: &Cluster, name: &str, client: &mut Client) -> Result<Event, Failure> {
     loop {
-        let mut ended = std::pin::pin!(cluster.ended.notified());
+        let mut ended = std::pin::pin!(cluster.signals().ended.notified());
         ended.as_mut().enable();
-        if let Some(event) = ended_as(&cluster.lock(), name)? {
+        if let Some(event) = ended_as(&cluster.view(), name)? {
             return Ok(event);
         }
         tokio::select! {
@@ -82,11 +83,11 @@ async fn wait(cluster: &Cluster, name: &str, client: &mut Client) -> Result<Even
 }
 
 /// The event of the instance's end, if it has ended.
-fn ended_as(inner: &Inner, name: &str) -> Result<Option<Event>, Failure> {
-    if inner.find(name).is_some() {
+fn ended_as(state: &State, name: &str) -> Result<Option<Event>, Failure> {
+    if state.find(name).is_some() {
         return Ok(None);
     }
-    let ended = inner.ended.iter().find(|ended| ended.instance.name == name);
+    let ended = state.get::<Lifecycle>().ended().find(|ended| ended.instance.name == name);
     match ended.map(|ended| &ended.exit) {
         None => Err(failure::no_instance(name)),
         Some(Exit::Code(code)) => Ok(Some(Event::Exited { code: *code })),

@@ -13,10 +13,12 @@ use moves::journal::Instance;
 use planner::{Assignment, Goal, New};
 use tokio::task::spawn_blocking;
 
-use crate::cluster::{Cluster, Inner};
+use crate::address::address;
+use crate::client::{Client, User};
+use crate::core::{Cluster, Command, Owner, State};
 use crate::follow::Events;
-use crate::server::{Client, User};
-use crate::{checkpoint, failure, group, instances, moving, planning};
+use crate::network::devices::Devices;
+use crate::{checkpoint, failure, group, moving, planning};
 
 /// Restores the instances of a checkpoint and reports progress to the client.
 ///
@@ -45,27 +47,47 @@ async fn begin(
     let RestoreRequest { directory, hosts } = request;
     let reading = spawn_blocking(move || checkpoint::read(Path::new(&directory)));
     let saved = reading.await.map_err(|error| Failure::new(error.to_string(), "try again"))??;
-    let inner = &mut cluster.lock();
-    inner.store.ready().map_err(|error| failure::of_store(&error))?;
-    for (vid, saved) in &saved {
-        moving::check_free(inner, *vid, &saved.instance.name, &saved.instance.host)?;
-        check_address(inner, *vid, &saved.instance.name)?;
+    cluster.run(BeginRestore { saved, hosts }).await
+}
+
+/// A restore of saved instances.
+struct BeginRestore {
+    saved: Vec<(Vid, SavedInstance)>,
+    hosts: Vec<String>,
+}
+
+impl Command for BeginRestore {
+    type Reply = Result<Vec<(GroupMove, Events)>, Failure>;
+
+    async fn run(self, owner: &mut Owner) -> Self::Reply {
+        owner.ready().await?;
+        let placed = validate(&owner.view(), self)?;
+        let begun = owner.decide(|machine, now| machine.restore_together(placed.clone(), now));
+        let (ids, outputs) =
+            begun.map_err(|(vid, refusal)| refused(&owner.view(), vid, &placed, &refusal))?;
+        let moves = ids.into_iter().filter_map(|id| group::listen(owner, id)).collect();
+        owner.perform(outputs).await;
+        Ok(moves)
     }
-    let placed: BTreeMap<_, _> = place(inner, saved, &hosts)?.into_iter().collect();
-    let begun = inner.machine.restore_together(placed.clone(), cluster.now());
-    let (ids, outputs) = begun.map_err(|(vid, refusal)| refused(inner, vid, &placed, &refusal))?;
-    let moves = ids.into_iter().filter_map(|id| group::listen(inner, id)).collect();
-    cluster.perform(inner, outputs);
-    Ok(moves)
+}
+
+/// The instances, each with its host.
+fn validate(state: &State, restore: BeginRestore) -> Result<BTreeMap<Vid, SavedInstance>, Failure> {
+    let BeginRestore { saved, hosts } = restore;
+    for (vid, saved) in &saved {
+        moving::check_free(state, *vid, &saved.instance.name, &saved.instance.host)?;
+        check_address(state, *vid, &saved.instance.name)?;
+    }
+    Ok(place(state, saved, &hosts)?.into_iter().collect())
 }
 
 /// Checks that no overlay device has been given the address of a saved instance meanwhile.
 ///
 /// # Errors
 /// If one has: with a duplicate address, one of the two would be unreachable.
-fn check_address(inner: &Inner, vid: Vid, name: &str) -> Result<(), Failure> {
-    let address = instances::address(vid);
-    let Some((host, device)) = inner.devices.with_address(address.into()) else { return Ok(()) };
+fn check_address(state: &State, vid: Vid, name: &str) -> Result<(), Failure> {
+    let address = address(vid);
+    let Some((host, device)) = state.get::<Devices>().with_address(address.into()) else { return Ok(()) };
     Err(Failure::new(
         format!("the address {address} of `{name}` now belongs to device {device} on {host}"),
         format!("if the device is not needed, detach it first: `transhume net detach {host} {device}`"),
@@ -74,11 +96,11 @@ fn check_address(inner: &Inner, vid: Vid, name: &str) -> Result<(), Failure> {
 
 /// Assigns each instance the host that will have the fewest instances. Empty `hosts` means all that are connected and not drained.
 fn place(
-    inner: &Inner,
+    state: &State,
     saved: Vec<(Vid, SavedInstance)>,
     hosts: &[String],
 ) -> Result<Vec<(Vid, SavedInstance)>, Failure> {
-    let hosts = planning::usable_hosts(inner, hosts)?;
+    let hosts = planning::usable_hosts(state, hosts)?;
     let networks: Vec<_> =
         saved.iter().map(|(_, saved)| network_of(&saved.instance)).collect::<Result<_, _>>()?;
     let new = saved.iter().zip(&networks).map(|((_, SavedInstance { instance, .. }), network)| New {
@@ -88,7 +110,7 @@ fn place(
     });
     let instances: Vec<_> = new.collect();
     let goal = Goal::Start { instances: &instances, hosts: &hosts };
-    let planned = planner::plan(&planning::view(inner), &goal).map_err(planning::refused)?;
+    let planned = planner::plan(&planning::view(state), &goal).map_err(planning::refused)?;
     let mut placed = saved;
     for Assignment { which, to } in planned {
         placed[which].1.instance.host = to;
@@ -114,13 +136,13 @@ fn network_of(instance: &Instance) -> Result<NetworkKind, Failure> {
 }
 
 fn refused(
-    inner: &Inner,
+    state: &State,
     vid: Vid,
     placed: &BTreeMap<Vid, SavedInstance>,
     refusal: &RestoreRefusal,
 ) -> Failure {
     let name = placed.get(&vid).map(|saved| saved.instance.name.as_str()).unwrap_or_default();
-    let other = inner.machine.image().instances.get(&vid).map(|instance| instance.name.as_str());
+    let other = state.image().instances.get(&vid).map(|instance| instance.name.as_str());
     let in_the_way = |what: String, other| {
         Failure::new(what, format!("if that instance is not needed, end it first: `transhume kill {other}`"))
     };
@@ -140,25 +162,4 @@ fn refused(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::network::played::{World, attach_with};
-
-    #[tokio::test]
-    async fn an_address_that_a_device_has_is_not_restored() {
-        let world = World::new().await;
-        let mut h1 = world.node("h1").await;
-        world.lay(&mut [&mut h1]).await;
-        let wanted = attach_with("h1", "tap1", "10.77.1.2/16");
-        let (attached, _) = tokio::join!(world.change(wanted), h1.grant());
-        attached.unwrap();
-        let [before, its] = [1, 2].map(|lid| Vid::new(lid).unwrap());
-        let inner = world.cluster.lock();
-        check_address(&inner, before, "job").unwrap();
-        let refused = check_address(&inner, its, "job").unwrap_err().to_string();
-        assert!(
-            refused.contains("the address 10.77.1.2 of `job` now belongs to device tap1 on h1"),
-            "{refused}"
-        );
-    }
-}
+mod tests;

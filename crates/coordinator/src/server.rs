@@ -8,27 +8,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{Event, Failure, MAX_LINE, Request};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::cluster::Cluster;
+use crate::client::{Client, User};
+use crate::core::Cluster;
 use crate::requests;
 
-/// Time limit for a client to send its request, and to read each event.
+/// Time limit for a client to send its request.
 const CLIENT_LIMIT: Duration = Duration::from_secs(30);
 
 /// The most clients at a time.
 const MAX_CLIENTS: usize = 1024;
-
-/// The user that makes a request.
-#[derive(Clone, Copy, Debug)]
-pub struct User {
-    pub user: u32,
-    pub group: u32,
-}
 
 /// The file of the coordinator's socket. Dropping this removes the file, unless another coordinator has replaced it.
 #[derive(Debug)]
@@ -102,7 +95,7 @@ async fn serve(cluster: &Arc<Cluster>, stream: UnixStream) -> io::Result<()> {
     let mut line = String::new();
     let mut reader = BufReader::new(reader).take(MAX_LINE as u64 + 1);
     timeout(CLIENT_LIMIT, reader.read_line(&mut line)).await??;
-    let mut client = Client { reader: reader.into_inner(), writer };
+    let mut client = Client::new(reader.into_inner(), writer);
     match api::from_line::<Request>(&line) {
         Ok(request) => requests::fulfil(cluster, request, user, &mut client).await,
         Err(error) => {
@@ -112,47 +105,9 @@ async fn serve(cluster: &Arc<Cluster>, stream: UnixStream) -> io::Result<()> {
     }
 }
 
-/// The client that receives a request's events.
-pub struct Client {
-    reader: BufReader<OwnedReadHalf>,
-    writer: OwnedWriteHalf,
-}
-
-impl Client {
-    /// Sends an event.
-    ///
-    /// # Errors
-    /// If the client has disconnected, or does not read.
-    pub async fn say(&mut self, event: &Event) -> io::Result<()> {
-        let line = api::to_line(event).map_err(io::Error::other)?;
-        timeout(CLIENT_LIMIT, self.writer.write_all(line.as_bytes())).await?
-    }
-
-    /// The two halves of the connection.
-    pub fn parts(&mut self) -> (&mut BufReader<OwnedReadHalf>, &mut OwnedWriteHalf) {
-        (&mut self.reader, &mut self.writer)
-    }
-
-    /// Waits until the client closes its side.
-    pub async fn gone(&mut self) {
-        let mut more = [0; 64];
-        while self.reader.read(&mut more).await.is_ok_and(|read| read > 0) {}
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[tokio::test]
-    async fn a_client_that_closes_is_noticed() {
-        let (near, far) = UnixStream::pair().unwrap();
-        let (reader, writer) = near.into_split();
-        let mut client = Client { reader: BufReader::new(reader), writer };
-        assert!(timeout(Duration::from_millis(20), client.gone()).await.is_err());
-        drop(far);
-        timeout(Duration::from_secs(5), client.gone()).await.unwrap();
-    }
 
     #[tokio::test]
     async fn the_socket_is_its_owners_alone_and_replaces_a_dead_one() {

@@ -3,14 +3,9 @@
 //! Counters start at zero with each coordinator, as is usual for Prometheus; gauges show the current state.
 
 use std::fmt;
-use std::sync::Arc;
 
 use api::{Host, MoveReport, Outcome};
 use metrics::{Exposition, Tally, label};
-use tokio::net::TcpListener;
-
-use crate::cluster::Cluster;
-use crate::hosts;
 
 /// Bucket bounds for blackouts, in seconds: from an idle process to a large instance on a slow network.
 const BLACKOUTS: [f64; 12] = [0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0];
@@ -53,7 +48,8 @@ impl Statistics {
         }
     }
 
-    fn exposition(&self, hosts: &[Host], under_way: usize) -> Result<String, fmt::Error> {
+    /// The metrics, with those of `hosts` and the number of moves that are under way.
+    pub fn exposition(&self, hosts: &[Host], under_way: usize) -> Result<String, fmt::Error> {
         let mut exposition = Exposition::new("transhume");
         let outcomes = [
             ("moved", self.moved),
@@ -86,19 +82,6 @@ impl Statistics {
         );
         exposition.text()
     }
-}
-
-/// Answers scrapes for as long as it is polled.
-pub async fn serve(cluster: Arc<Cluster>, listener: TcpListener) {
-    let expose = move || {
-        let cluster = cluster.clone();
-        async move {
-            let inner = cluster.lock();
-            let under_way = inner.machine.moves().filter(|view| view.is_under_way && !view.record.dry_run);
-            inner.statistics.exposition(&hosts::list(&inner), under_way.count())
-        }
-    };
-    metrics::serve(listener, expose).await;
 }
 
 fn seconds(us: u64) -> f64 {

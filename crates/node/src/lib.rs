@@ -190,6 +190,7 @@ pub fn run(options: NodeOptions) -> Result<(), NodeError> {
         .enable_all()
         .build()
         .map_err(|source| NodeError::Io { what: "the node's threads".into(), source })?;
+    let aborts = rpc::daemon::abort_on_panic();
     let result = runtime.block_on(async {
         let io_error = |source| NodeError::Io { what: "signals".into(), source };
         let mut terminate = signal(SignalKind::terminate()).map_err(io_error)?;
@@ -200,6 +201,7 @@ pub fn run(options: NodeOptions) -> Result<(), NodeError> {
             _ = interrupt.recv() => Ok(()),
         }
     });
+    drop(aborts);
     runtime.shutdown_background();
     result
 }

@@ -13,10 +13,12 @@
 //! * [`datagrams`]: a connection that carries datagrams.
 //! * [`lobby`]: room for connections that have not yet said who they are.
 //! * [`call`]: questions and their answers over a channel.
+//! * [`daemon`]: what both daemons do when they panic.
 //! * [`wire`]: the messages. [`net`]: those about the overlay.
 
 pub mod call;
 pub mod channel;
+pub mod daemon;
 pub mod datagrams;
 mod disbelief;
 pub mod enrol;

@@ -11,7 +11,8 @@ use redb::{ReadableTable, ReadableTableMetadata, TableDefinition, WriteTransacti
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::file::{File, NUMBERS, decode, put, take};
+use crate::file::{File, NUMBERS, decode, put, put_value, take};
+use crate::journal::{Change, Value};
 use crate::{StoreError, members};
 
 /// Incremented when the layout of tables or values changes.
@@ -126,35 +127,36 @@ impl Store {
         })
     }
 
-    /// Applies a record; it is durable when this returns.
+    /// Applies a change; it is durable when this returns.
     ///
     /// # Errors
-    /// If the file cannot be read or written. Only reopening the store then shows whether the record
-    /// was written.
-    pub fn apply(&self, record: &Record) -> Result<(), StoreError> {
-        self.file.write(|write| apply(write, record))
+    /// If the file cannot be read or written. Whether the change is there is then unknown until
+    /// the store is opened anew.
+    pub fn apply(&self, change: &Change) -> Result<(), StoreError> {
+        self.file.write(|write| match change {
+            Change::Record(record) => apply(write, record),
+            Change::VidGiven(vid) => {
+                write.open_table(NUMBERS)?.insert(LAST_VID, u64::from(vid.lid()))?;
+                Ok(())
+            }
+            Change::Drained { host, is_drained } => set_drained(write, host, *is_drained),
+            Change::Network(network) => put_value(&mut write.open_table(NETWORK)?, 0, Some(network)),
+            Change::Devices { remove, insert, epoch } => {
+                change_devices(write, remove.as_ref(), insert.as_ref(), *epoch)
+            }
+            Change::Members { tokens, removed } => members::change(write, tokens, removed.as_ref()),
+        })
     }
 
-    /// A free VID that `suits`; the least recently used one.
+    /// The VID that was given out last, if one was.
     ///
     /// # Errors
-    /// [`StoreError::NoVid`] if there is none; otherwise if the file cannot be read or written.
-    pub fn allocate_vid(&self, suits: impl Fn(Vid) -> bool) -> Result<Vid, StoreError> {
-        let allocated = self.file.write(|write| {
-            let mut numbers = write.open_table(NUMBERS)?;
-            let instances = write.open_table(INSTANCES)?;
-            let last = numbers.get(LAST_VID)?.map_or(0, |last| last.value());
-            for step in 1..=u64::from(Vid::MAX) {
-                let lid = ((last + step - 1) % u64::from(Vid::MAX) + 1) as u16;
-                let Some(vid) = Vid::new(lid).filter(|vid| suits(*vid)) else { continue };
-                if instances.get(lid)?.is_none() {
-                    numbers.insert(LAST_VID, u64::from(lid))?;
-                    return Ok(Some(vid));
-                }
-            }
-            Ok(None)
-        })?;
-        allocated.ok_or(StoreError::NoVid)
+    /// If the file cannot be read.
+    pub fn last_vid(&self) -> Result<Option<Vid>, StoreError> {
+        self.file.read(|read| {
+            let last = read.open_table(NUMBERS)?.get(LAST_VID)?.map(|last| last.value());
+            Ok(last.and_then(|last| u16::try_from(last).ok()).and_then(Vid::new))
+        })
     }
 
     /// The plan of the overlay, if one was stored.
@@ -165,15 +167,7 @@ impl Store {
         self.file.read(|read| take(&read.open_table(NETWORK)?, 0))
     }
 
-    /// Stores the plan of the overlay; it is durable when this returns.
-    ///
-    /// # Errors
-    /// If the file cannot be read or written.
-    pub fn set_network(&self, network: &impl Serialize) -> Result<(), StoreError> {
-        self.file.write(|write| put(&mut write.open_table(NETWORK)?, 0, Some(network)))
-    }
-
-    /// The devices of the overlay, and the last assigned epoch.
+    /// What is plugged into the overlay, and the epoch that was given last.
     ///
     /// # Errors
     /// If the file cannot be read or understood.
@@ -190,31 +184,7 @@ impl Store {
         })
     }
 
-    /// Removes the device at `remove`, stores the one at `insert`, and stores the last `epoch`, in one transaction; it is durable when this
-    /// returns.
-    ///
-    /// # Errors
-    /// If the file cannot be read or written.
-    pub fn change_devices<D: Serialize>(
-        &self,
-        remove: Option<&DeviceKey>,
-        insert: Option<(&DeviceKey, &D)>,
-        epoch: Epoch,
-    ) -> Result<(), StoreError> {
-        self.file.write(|write| {
-            let mut devices = write.open_table(DEVICES)?;
-            if let Some((host, name)) = remove {
-                devices.remove((host.as_str(), name.as_str()))?;
-            }
-            if let Some(((host, name), device)) = insert {
-                put(&mut devices, (host.as_str(), name.as_str()), Some(device))?;
-            }
-            write.open_table(NUMBERS)?.insert(LAST_EPOCH, epoch.0)?;
-            Ok(())
-        })
-    }
-
-    /// The drained hosts.
+    /// The hosts that are drained.
     ///
     /// # Errors
     /// If the file cannot be read.
@@ -225,23 +195,7 @@ impl Store {
         })
     }
 
-    /// Stores whether `host` is drained; it is durable when this returns.
-    ///
-    /// # Errors
-    /// If the file cannot be read or written.
-    pub fn set_drained(&self, host: &str, is_drained: bool) -> Result<(), StoreError> {
-        self.file.write(|write| {
-            let mut drained = write.open_table(DRAINED)?;
-            if is_drained {
-                drained.insert(host, ())?;
-            } else {
-                drained.remove(host)?;
-            }
-            Ok(())
-        })
-    }
-
-    /// The wall-clock time of each instance's last move, in milliseconds since 1970.
+    /// When each instance that has moved did so last, by the calendar's clock, in milliseconds since 1970.
     ///
     /// # Errors
     /// If the file cannot be read.
@@ -271,15 +225,7 @@ impl Store {
         })
     }
 
-    /// The move `id`, if it is one of the last [`MAX_ENDED_MOVES`] ended moves.
-    ///
-    /// # Errors
-    /// If the file cannot be read or understood.
-    pub fn ended_move(&self, id: MoveId) -> Result<Option<MoveRecord>, StoreError> {
-        self.file.read(|read| take(&read.open_table(ENDED_MOVES)?, id.0))
-    }
-
-    /// The last [`MAX_ENDED_INSTANCES`] ended instances, the oldest first.
+    /// The last [`MAX_ENDED_INSTANCES`] instances that have ended, the oldest first.
     ///
     /// # Errors
     /// If the file cannot be read or understood.
@@ -291,8 +237,35 @@ impl Store {
     }
 }
 
-/// Loads the rows that `record` concerns into a snapshot, applies the record there, and writes the rows back:
-/// so only one place defines the meaning of a record.
+fn set_drained(write: &WriteTransaction, host: &str, is_drained: bool) -> Result<(), redb::Error> {
+    let mut drained = write.open_table(DRAINED)?;
+    if is_drained {
+        drained.insert(host, ())?;
+    } else {
+        drained.remove(host)?;
+    }
+    Ok(())
+}
+
+fn change_devices(
+    write: &WriteTransaction,
+    remove: Option<&DeviceKey>,
+    insert: Option<&(DeviceKey, Value)>,
+    epoch: Epoch,
+) -> Result<(), redb::Error> {
+    let mut devices = write.open_table(DEVICES)?;
+    if let Some((host, name)) = remove {
+        devices.remove((host.as_str(), name.as_str()))?;
+    }
+    if let Some(((host, name), device)) = insert {
+        put_value(&mut devices, (host.as_str(), name.as_str()), Some(device))?;
+    }
+    write.open_table(NUMBERS)?.insert(LAST_EPOCH, epoch.0)?;
+    Ok(())
+}
+
+/// Brings the rows that `record` is about into an image, applies it there, and writes them back:
+/// what a record means is said in one place.
 fn apply(write: &WriteTransaction, record: &Record) -> Result<(), redb::Error> {
     let mut instances = write.open_table(INSTANCES)?;
     let mut moves = write.open_table(MOVES)?;

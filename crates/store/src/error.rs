@@ -41,7 +41,13 @@ pub enum StoreError {
         /// The error of the file system or the database.
         source: redb::Error,
     },
-    /// There is no room for records of new operations.
+    /// No thread can be started that writes.
+    #[error("cannot start the journal's thread: {0}")]
+    NoThread(std::io::Error),
+    /// The thread that writes has ended.
+    #[error("the journal's writer has ended")]
+    Gone,
+    /// There is no room for the records of something new.
     #[error("no room for new records in {}: {source}", path.display())]
     NoRoom {
         /// The store's file.

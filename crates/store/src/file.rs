@@ -3,7 +3,7 @@
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use redb::{
     Database, DatabaseError, ReadTransaction, ReadableDatabase, ReadableTable, Table, TableDefinition,
@@ -13,6 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::StoreError;
+use crate::journal::Value;
 use crate::reserve::Reserve;
 
 /// Single numbers, by name.
@@ -107,7 +108,7 @@ impl File {
     }
 
     fn with<T>(&self, work: impl FnOnce(&Database) -> Result<T, redb::Error>) -> Result<T, redb::Error> {
-        let mut kept = self.database.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.database.lock().expect("a thread has panicked in the database");
         let database = match kept.take() {
             Some(database) => database,
             None => Database::open(&self.path)?,
@@ -163,6 +164,19 @@ pub(crate) fn put<K: redb::Key + 'static, T: Serialize>(
 ) -> Result<(), redb::Error> {
     match value {
         Some(value) => table.insert(key, encode(value)?.as_slice())?,
+        None => table.remove(key)?,
+    };
+    Ok(())
+}
+
+/// Makes the row of `key` hold `value`, or removes it.
+pub(crate) fn put_value<K: redb::Key + 'static>(
+    table: &mut Table<'_, K, &'static [u8]>,
+    key: K::SelfType<'_>,
+    value: Option<&Value>,
+) -> Result<(), redb::Error> {
+    match value {
+        Some(Value(bytes)) => table.insert(key, bytes.as_slice())?,
         None => table.remove(key)?,
     };
     Ok(())

@@ -1,6 +1,7 @@
 //! The embedded stores: one file each, and one durable transaction per record.
 //!
-//! * [`Store`]: the coordinator's durable state: instances, moves, allocated VIDs, join tokens and removed hosts.
+//! * [`Store`]: what the coordinator remembers — instances, moves, the VIDs given out, who may take part.
+//! * [`Journal`]: where the coordinator's changes become durable in order; [`StoreJournal`] writes them into its store.
 //! * [`EventLog`]: the coordinator's event log, in a file of its own.
 //! * [`NodeStore`]: a node's durable state: an entry for each instance that it hosts or moves, and the revocation
 //!   list.
@@ -12,6 +13,7 @@ mod coordinator;
 mod error;
 mod events;
 mod file;
+mod journal;
 mod members;
 mod node;
 mod reserve;
@@ -19,5 +21,6 @@ mod reserve;
 pub use coordinator::{DeviceKey, EndedInstance, EndedMove, MAX_ENDED_INSTANCES, MAX_ENDED_MOVES, Store};
 pub use error::StoreError;
 pub use events::{EventLog, MAX_EVENTS, MAX_EVENTS_BYTES};
+pub use journal::{Change, Journal, Notice, StoreJournal, Value};
 pub use members::Members;
 pub use node::NodeStore;

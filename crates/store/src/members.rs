@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use redb::{ReadableTable, TableDefinition, WriteTransaction};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::file::{decode, put};
+use crate::file::{decode, put_value};
+use crate::journal::Value;
 use crate::{Store, StoreError};
 
 /// By number.
@@ -49,26 +49,20 @@ impl Store {
             Ok(Members { tokens, removed })
         })
     }
+}
 
-    /// Stores `tokens`, removes those whose value is `None`, and stores the record of a removed host, in one transaction; it
-    /// is durable when this returns.
-    ///
-    /// # Errors
-    /// If the file cannot be read or written.
-    pub fn change_members<T: Serialize, R: Serialize>(
-        &self,
-        tokens: &[(u64, Option<&T>)],
-        removed: Option<(&str, &R)>,
-    ) -> Result<(), StoreError> {
-        self.file.write(|write| {
-            let mut table = write.open_table(TOKENS)?;
-            for (number, token) in tokens {
-                put(&mut table, *number, *token)?;
-            }
-            match removed {
-                Some((host, removal)) => put(&mut write.open_table(REMOVED)?, host, Some(removal)),
-                None => Ok(()),
-            }
-        })
+/// Notes tokens, or forgets them, and notes a removed host.
+pub(crate) fn change(
+    write: &WriteTransaction,
+    tokens: &[(u64, Option<Value>)],
+    removed: Option<&(String, Value)>,
+) -> Result<(), redb::Error> {
+    let mut table = write.open_table(TOKENS)?;
+    for (number, token) in tokens {
+        put_value(&mut table, *number, token.as_ref())?;
+    }
+    match removed {
+        Some((host, removal)) => put_value(&mut write.open_table(REMOVED)?, host.as_str(), Some(removal)),
+        None => Ok(()),
     }
 }

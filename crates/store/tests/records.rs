@@ -15,8 +15,8 @@ use moves::{HostName, MoveId, Side};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use store::{
-    EventLog, MAX_ENDED_INSTANCES, MAX_ENDED_MOVES, MAX_EVENTS, MAX_EVENTS_BYTES, Members, NodeStore, Store,
-    StoreError,
+    Change, EventLog, Journal, MAX_ENDED_INSTANCES, MAX_ENDED_MOVES, MAX_EVENTS, MAX_EVENTS_BYTES, Members,
+    NodeStore, Store, StoreError, StoreJournal, Value,
 };
 
 /// Where the child of [`a_killed_writer_leaves_every_acknowledged_record`] writes.
@@ -77,7 +77,7 @@ fn a_store_is_what_its_records_amount_to() {
     let path = directory.path().join("store");
     let store = Store::open(&path).unwrap();
     for number in 0..100 {
-        store.apply(&record(number)).unwrap();
+        store.apply(&record(number).into()).unwrap();
         assert_eq!(store.load().unwrap(), image_after(number + 1), "after record {number}");
     }
     drop(store);
@@ -93,22 +93,22 @@ fn when_an_instance_has_moved_last_is_known_until_it_ends() {
         let moved = store.last_moves().unwrap().into_iter();
         moved.map(|(vid, at_ms)| (vid, at_ms > 0)).collect::<Vec<_>>()
     };
-    (0..2).for_each(|number| store.apply(&record(number)).unwrap());
+    (0..2).for_each(|number| store.apply(&record(number).into()).unwrap());
     assert_eq!(last_moves(&store), [], "it has not been committed");
-    store.apply(&record(2)).unwrap();
+    store.apply(&record(2).into()).unwrap();
     drop(store);
     let store = Store::open(&path).unwrap();
     assert_eq!(last_moves(&store), [(vid(1), true)]);
-    (3..6).for_each(|number| store.apply(&record(number)).unwrap());
+    (3..6).for_each(|number| store.apply(&record(number).into()).unwrap());
     assert_eq!(last_moves(&store), [(vid(1), true)]);
-    store.apply(&record(6)).unwrap();
+    store.apply(&record(6).into()).unwrap();
     assert_eq!(last_moves(&store), [], "another one may have its VID");
 
     let Record::MoveBegan { record: mut restore, .. } = record(1) else { unreachable!() };
     restore.source = Side::Images("/saved".into());
-    store.apply(&record(0)).unwrap();
-    store.apply(&Record::MoveBegan { id: MoveId(9), record: restore }).unwrap();
-    store.apply(&Record::MovesCommitted { ids: [MoveId(9)].into() }).unwrap();
+    store.apply(&record(0).into()).unwrap();
+    store.apply(&Record::MoveBegan { id: MoveId(9), record: restore }.into()).unwrap();
+    store.apply(&Record::MovesCommitted { ids: [MoveId(9)].into() }.into()).unwrap();
     assert_eq!(last_moves(&store), [], "it was restored");
 }
 
@@ -118,14 +118,12 @@ fn ended_moves_are_bounded() {
     let store = Store::open(&directory.path().join("store")).unwrap();
     for id in 1..=MAX_ENDED_MOVES + 3 {
         let Record::MoveBegan { record, .. } = record(1) else { unreachable!() };
-        store.apply(&Record::MoveBegan { id: MoveId(id), record }).unwrap();
-        store.apply(&Record::MoveEnded { id: MoveId(id) }).unwrap();
+        store.apply(&Record::MoveBegan { id: MoveId(id), record }.into()).unwrap();
+        store.apply(&Record::MoveEnded { id: MoveId(id) }.into()).unwrap();
     }
     let ended = store.ended_moves().unwrap();
     assert_eq!(ended.len() as u64, MAX_ENDED_MOVES);
     assert_eq!(ended[0].id, MoveId(4));
-    assert_eq!(store.ended_move(MoveId(4)).unwrap().as_ref(), Some(&ended[0].record));
-    assert_eq!(store.ended_move(MoveId(3)).unwrap(), None);
     assert_eq!(store.load().unwrap().last_move, MoveId(MAX_ENDED_MOVES + 3));
 }
 
@@ -135,10 +133,10 @@ fn ended_instances_are_found_again_and_bounded() {
     let path = directory.path().join("store");
     let store = Store::open(&path).unwrap();
     for code in 0..=MAX_ENDED_INSTANCES as i32 {
-        store.apply(&record(0)).unwrap();
-        store.apply(&Record::InstanceEnded { vid: vid(1), exit: Exit::Code(code) }).unwrap();
+        store.apply(&record(0).into()).unwrap();
+        store.apply(&Record::InstanceEnded { vid: vid(1), exit: Exit::Code(code) }.into()).unwrap();
     }
-    store.apply(&Record::InstanceEnded { vid: vid(9), exit: Exit::Code(0) }).unwrap();
+    store.apply(&Record::InstanceEnded { vid: vid(9), exit: Exit::Code(0) }.into()).unwrap();
     drop(store);
     let ended = Store::open(&path).unwrap().ended_instances().unwrap();
     let codes: Vec<_> = ended.iter().map(|ended| ended.exit.clone()).collect();
@@ -175,29 +173,41 @@ fn drained_hosts_are_found_again() {
     let path = directory.path().join("store");
     let store = Store::open(&path).unwrap();
     for (host, is_drained) in [("h2", true), ("h1", true), ("h2", true), ("h3", false), ("h1", false)] {
-        store.set_drained(host, is_drained).unwrap();
+        store.apply(&Change::Drained { host: host.into(), is_drained }).unwrap();
     }
     drop(store);
     assert_eq!(Store::open(&path).unwrap().drained_hosts().unwrap(), ["h2"]);
 }
 
 #[test]
-fn vids_come_in_turn_and_are_unused() {
+fn the_last_vid_is_that_given_out_or_brought_by_a_restore_whichever_is_higher() {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(&directory.path().join("store")).unwrap();
     let Record::InstanceAdded { instance, .. } = record(0) else { unreachable!() };
-    let add = |lid| {
-        store.apply(&Record::InstanceAdded { vid: vid(lid), instance: instance.clone() }).unwrap();
+    let last = |change: Change| {
+        store.apply(&change).unwrap();
+        store.last_vid().unwrap().map(Vid::lid)
     };
-    let given = |count| (0..count).map(|_| store.allocate_vid(|_| true).unwrap().lid()).collect::<Vec<_>>();
-    assert_eq!(given(2), [1, 2]);
-    // Those that are restored bring theirs.
-    [1, 4].into_iter().for_each(add);
-    assert_eq!(given(2), [5, 6]);
-    add(Vid::MAX);
-    assert_eq!(given(3), [2, 3, 5]);
-    assert_eq!(store.allocate_vid(|vid| vid.lid() > 7).unwrap(), vid(8));
-    assert!(matches!(store.allocate_vid(|_| false), Err(StoreError::NoVid)));
+    assert_eq!(store.last_vid().unwrap(), None);
+    assert_eq!(last(Change::VidGiven(vid(2))), Some(2));
+    let add = |lid| last(Record::InstanceAdded { vid: vid(lid), instance: instance.clone() }.into());
+    assert_eq!([add(1), add(4)], [Some(2), Some(4)]);
+    // They begin again after the last of all.
+    assert_eq!(last(Change::VidGiven(vid(1))), Some(1));
+}
+
+#[tokio::test]
+async fn the_journal_writes_in_order_and_its_notices_come_after_that() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
+    let journal = StoreJournal::start(Store::open(&path).unwrap()).unwrap();
+    journal.ready().await.unwrap();
+    let notices: Vec<_> = (0..20).map(|number| journal.append(record(number).into())).collect();
+    for notice in notices {
+        notice.await.unwrap();
+    }
+    drop(journal);
+    assert_eq!(Store::open(&path).unwrap().load().unwrap(), image_after(20));
 }
 
 #[test]
@@ -239,7 +249,7 @@ fn child_that_writes() {
     let store = Store::open(Path::new(&path)).unwrap();
     let first = std::env::var("FIRST").unwrap().parse().unwrap();
     for number in first..first + 100_000 {
-        store.apply(&record(number)).unwrap();
+        store.apply(&record(number).into()).unwrap();
         println!("durable {number}");
     }
 }
@@ -340,8 +350,10 @@ fn a_full_disk_refuses_what_is_new_and_has_room_for_what_is_under_way() {
 fn who_may_take_part_is_found_again_and_who_may_not() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");
-    let change = |tokens: &[(u64, Option<&u8>)], removed| {
-        Store::open(&path).unwrap().change_members(tokens, removed).unwrap()
+    let change = |tokens: &[(u64, Option<&u8>)], removed: Option<(&str, &u16)>| {
+        let tokens = tokens.iter().map(|(number, token)| (*number, token.map(Value::of))).collect();
+        let removed = removed.map(|(host, removal)| (host.to_owned(), Value::of(removal)));
+        Store::open(&path).unwrap().apply(&Change::Members { tokens, removed }).unwrap();
     };
     change(&[(1, Some(&10)), (2, Some(&20))], None);
     change(&[(1, None), (2, Some(&21)), (3, Some(&30))], Some(("b", &1_u16)));

@@ -11,7 +11,9 @@ use overlay::switch::Entry;
 use overlay::topology::NodeId;
 use rpc::net::{self, DeviceKind, MOST_STATIONS, ToNode};
 use serde::{Deserialize, Serialize};
-use store::{DeviceKey, Store, StoreError};
+use store::{Change, DeviceKey, Store, StoreError, Value};
+
+use crate::core::{Feature, Owner};
 
 /// A device of the overlay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,6 +57,39 @@ pub fn address(kind: &DeviceKind) -> Option<IpAddr> {
     }
 }
 
+/// A change of devices, to be made durable.
+#[derive(Clone)]
+pub struct Changed {
+    remove: Option<DeviceKey>,
+    insert: Option<(DeviceKey, Device)>,
+    /// The number of the change.
+    pub epoch: Epoch,
+}
+
+impl Changed {
+    /// The device that is noted.
+    pub fn device(&self) -> Option<&Device> {
+        self.insert.as_ref().map(|(_, device)| device)
+    }
+
+    fn for_journal(&self) -> Change {
+        let insert = self.insert.as_ref().map(|(key, device)| (key.clone(), Value::of(device)));
+        Change::Devices { remove: self.remove.clone(), insert, epoch: self.epoch }
+    }
+}
+
+/// Makes a change durable, and takes it.
+///
+/// # Errors
+/// Those of [`Owner::append`].
+pub async fn note(owner: &Owner, changed: Changed) -> Result<(), Failure> {
+    owner.append(changed.for_journal()).await?;
+    owner.edit(|state| state.get_mut::<Devices>().apply(changed));
+    Ok(())
+}
+
+impl Feature for Devices {}
+
 impl Devices {
     /// Loads the devices from the store.
     pub fn load(store: &Store) -> Result<Self, StoreError> {
@@ -83,36 +118,33 @@ impl Devices {
         self.busy.remove(key);
     }
 
-    /// Stores a new device at a free key, with the requested MAC or a generated one.
-    ///
-    /// # Errors
-    /// Fails if the store does. Only reopening the store then shows whether the device is stored.
-    pub fn add(
-        &mut self,
-        store: &Store,
-        key: &DeviceKey,
-        kind: DeviceKind,
-        mac: Option<Mac>,
-    ) -> Result<Device, StoreError> {
+    /// A new device at a free key, with the requested MAC or a generated one.
+    pub fn added(&self, key: &DeviceKey, kind: DeviceKind, mac: Option<Mac>) -> Changed {
         let epoch = Epoch(self.last.0 + 1);
         let device = Device { mac: mac.unwrap_or_else(|| self.free_mac(key, &kind)), epoch, kind };
-        store.change_devices(None, Some((key, &device)), epoch)?;
-        self.last = epoch;
-        self.put(key.clone(), device.clone());
-        Ok(device)
+        Changed { remove: None, insert: Some((key.clone(), device)), epoch }
     }
 
-    /// Removes the device at `key`, which has `mac`, from the store. Returns the message for the nodes.
-    ///
-    /// # Errors
-    /// Fails if the store does. Only reopening the store then shows whether the device is stored.
-    pub fn remove(&mut self, store: &Store, key: &DeviceKey, mac: Mac) -> Result<ToNode, StoreError> {
-        let epoch = Epoch(self.last.0 + 1);
-        store.change_devices::<Device>(Some(key), None, epoch)?;
-        self.last = epoch;
-        self.devices.remove(key);
-        self.macs.remove(&mac);
-        Ok(ToNode::Withdraw { mac, epoch })
+    /// The end of the device at `key`.
+    pub fn removed(&self, key: &DeviceKey) -> Changed {
+        Changed { remove: Some(key.clone()), insert: None, epoch: Epoch(self.last.0 + 1) }
+    }
+
+    /// The move of the station at `from` to `to`: the point of no return.
+    pub fn moved(&self, from: &DeviceKey, to: &DeviceKey, device: Device) -> Changed {
+        Changed { remove: Some(from.clone()), insert: Some((to.clone(), device)), epoch: self.last }
+    }
+
+    /// Takes a change that is durable.
+    fn apply(&mut self, changed: Changed) {
+        self.last = changed.epoch;
+        if let Some(device) = changed.remove.and_then(|key| self.devices.remove(&key)) {
+            self.macs.remove(&device.mac);
+        }
+        if let Some((key, device)) = changed.insert {
+            self.macs.insert(device.mac, key.clone());
+            self.devices.insert(key, device);
+        }
     }
 
     /// The device at `key`.
@@ -196,28 +228,6 @@ impl Devices {
     /// Ends the move.
     pub fn end_move(&mut self, mac: Mac) {
         self.moving.remove(&mac);
-    }
-
-    /// Commits the move of the station at `from` to `to`: the point of no return.
-    ///
-    /// # Errors
-    /// Fails if the store does. Only reopening the store then shows where the station is.
-    pub fn commit_move(
-        &mut self,
-        store: &Store,
-        from: &DeviceKey,
-        to: &DeviceKey,
-        device: Device,
-    ) -> Result<(), StoreError> {
-        store.change_devices(Some(from), Some((to, &device)), self.last)?;
-        self.devices.remove(from);
-        self.put(to.clone(), device);
-        Ok(())
-    }
-
-    fn put(&mut self, key: DeviceKey, device: Device) {
-        self.macs.insert(device.mac, key.clone());
-        self.devices.insert(key, device);
     }
 
     /// The message with the devices of `host` for its node.
@@ -308,6 +318,18 @@ mod tests {
         }
     }
 
+    /// Makes a change, and returns the device that it notes.
+    fn noted(
+        store: &Store,
+        devices: &mut Devices,
+        change: impl FnOnce(&Devices) -> Changed,
+    ) -> Option<Device> {
+        let changed = change(devices);
+        store.apply(&changed.for_journal()).unwrap();
+        devices.apply(changed.clone());
+        changed.device().cloned()
+    }
+
     fn host(name: &str) -> HostName {
         HostName::new(name).unwrap()
     }
@@ -337,20 +359,20 @@ mod tests {
         let (world, h1) = (World::new(), host("h1"));
         let key = key(&h1, "tap1");
         let (store, mut devices) = world.open();
-        let first = devices.add(&store, &key, station(), None).unwrap();
+        let first = noted(&store, &mut devices, |devices| devices.added(&key, station(), None)).unwrap();
         assert!(devices.check_free(&key).unwrap_err().message.contains("already attached"));
         drop((store, devices));
 
         let (store, mut devices) = world.open();
         assert_eq!(devices.get(&key).unwrap(), &first);
-        let removed = devices.remove(&store, &key, first.mac).unwrap();
-        let ToNode::Withdraw { mac, epoch } = removed else { panic!("{removed:?}") };
-        assert!(mac == first.mac && epoch > first.epoch);
+        let epoch = devices.removed(&key).epoch;
+        assert_eq!(noted(&store, &mut devices, |devices| devices.removed(&key)), None);
+        assert!(epoch > first.epoch);
         assert!(devices.get(&key).unwrap_err().message.contains("no device tap1"));
         drop((store, devices));
 
         let (store, mut devices) = world.open();
-        let again = devices.add(&store, &key, station(), None).unwrap();
+        let again = noted(&store, &mut devices, |devices| devices.added(&key, station(), None)).unwrap();
         assert!(again.epoch > epoch && again.mac == first.mac);
     }
 
@@ -359,14 +381,14 @@ mod tests {
         let (world, from) = (World::new(), key(&host("h1"), "tap1"));
         let to = key(&host("h2"), "tap1");
         let (store, mut devices) = world.open();
-        let before = devices.add(&store, &from, station(), None).unwrap();
+        let before = noted(&store, &mut devices, |devices| devices.added(&from, station(), None)).unwrap();
         let moving = devices.begin_move(before.clone());
         assert!(moving.epoch > before.epoch && moving.mac == before.mac);
         assert_eq!(names(&devices, "h1"), ["tap1"]);
-        devices.commit_move(&store, &from, &to, moving.clone()).unwrap();
+        noted(&store, &mut devices, |devices| devices.moved(&from, &to, moving.clone()));
         devices.end_move(moving.mac);
         assert!(names(&devices, "h1").is_empty() && names(&devices, "h2") == ["tap1"]);
-        let another = devices.add(&store, &from, station(), None).unwrap();
+        let another = noted(&store, &mut devices, |devices| devices.added(&from, station(), None)).unwrap();
         assert_ne!(another.mac, before.mac);
         drop((store, devices));
 
@@ -398,7 +420,8 @@ mod tests {
         ];
         for (key, kind) in keys.iter().zip(kinds) {
             let store = Store::open(&world.path).unwrap();
-            store.change_devices(None, Some((key, &NotedBefore(mac, epoch, kind))), epoch).unwrap();
+            let insert = Some((key.clone(), Value::of(&NotedBefore(mac, epoch, kind))));
+            store.apply(&Change::Devices { remove: None, insert, epoch }).unwrap();
         }
         let (_store, devices) = world.open();
         let device = |kind| Device { mac, epoch, kind };
@@ -410,10 +433,12 @@ mod tests {
     fn a_mac_is_given_to_one_device() {
         let (world, of_h1, of_h2) = (World::new(), key(&host("h1"), "tap1"), key(&host("h2"), "tap2"));
         let (store, mut devices) = world.open();
-        let made_up = devices.add(&store, &of_h1, station(), None).unwrap().mac;
+        let made_up =
+            noted(&store, &mut devices, |devices| devices.added(&of_h1, station(), None)).unwrap().mac;
         let given = Mac([0x52, 0x54, 0, 0, 0, 1]);
         devices.check_mac(given).unwrap();
-        assert_eq!(devices.add(&store, &of_h2, station(), Some(given)).unwrap().mac, given);
+        let with_mac = |devices: &Devices| devices.added(&of_h2, station(), Some(given));
+        assert_eq!(noted(&store, &mut devices, with_mac).unwrap().mac, given);
         drop((store, devices));
         let (_store, devices) = world.open();
         for (mac, place) in [(given, "tap2 on h2"), (made_up, "tap1 on h1")] {
@@ -436,10 +461,12 @@ mod tests {
         let world = World::new();
         let (store, mut devices) = world.open();
         for (of, name) in [("h1", "a"), ("h11", "b"), ("h2", "c")] {
-            devices.add(&store, &key(&host(of), name), station(), None).unwrap();
+            let key = key(&host(of), name);
+            noted(&store, &mut devices, |devices| devices.added(&key, station(), None));
         }
         let proxy = DeviceKind::Proxy { bridge: "br0".into() };
-        let lan = devices.add(&store, &key(&host("h1"), "lan"), proxy, None).unwrap();
+        let key = key(&host("h1"), "lan");
+        let lan = noted(&store, &mut devices, |devices| devices.added(&key, proxy, None)).unwrap();
         assert!(lan.mac.0[0] == 0xfe && lan.entry(NodeId(1)).is_none());
         assert_eq!(names(&devices, "h1"), ["a", "lan"]);
         assert_eq!(entries(&devices).0.len(), 3);

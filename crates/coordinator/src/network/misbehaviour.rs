@@ -1,9 +1,12 @@
 //! Rate limit for nodes' reports of failed offloads: each host gets a share of the event log.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ::moves::HostName;
+use tokio::time::Instant;
+
+use crate::core::Feature;
 
 /// Events of one host per [`PERIOD`]: more than the offloads, links and devices of a host that can fail at once.
 const MOST: u32 = 256;
@@ -17,6 +20,8 @@ struct Told {
     since: Instant,
     events: u32,
 }
+
+impl Feature for Misbehaviour {}
 
 impl Misbehaviour {
     /// Whether another event of `host` is logged. Without a limit, one node could push all other events out of the log.

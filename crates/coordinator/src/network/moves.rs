@@ -14,7 +14,7 @@
 //! lists of devices, and a node that was disconnected gets its list when it reconnects, so no partial move remains.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ::moves::HostName;
 use api::{Event, Failure};
@@ -22,10 +22,13 @@ use overlay::switch::Entry;
 use rpc::net::{Question, ToNode};
 use store::DeviceKey;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
-use super::devices::{self, Device};
-use super::rollout::Order;
-use crate::cluster::Cluster;
+use super::devices::{self, Changed, Device, Devices};
+use super::orders::{self, Order};
+use super::rollout::Rollout;
+use super::{nics, notices, plan};
+use crate::core::{Cluster, Command, Owner, State};
 use crate::failure;
 
 /// Time limit for a node to make a device.
@@ -43,6 +46,11 @@ struct Move {
     cluster: Arc<Cluster>,
     from: HostName,
     to: HostName,
+    begun: Arc<Begun>,
+}
+
+/// What a move changes.
+struct Begun {
     old_key: DeviceKey,
     new_key: DeviceKey,
     /// The device after the move.
@@ -60,29 +68,45 @@ pub async fn make(
     name: String,
     to: HostName,
 ) -> Result<Event, Failure> {
-    let moving = Move::begin(&cluster, from, &name, to)?;
+    let begun = cluster.run(BeginMove { from: from.clone(), name: name.clone(), to: to.clone() }).await?;
+    let moving = Move { cluster, from, to, begun: Arc::new(begun) };
     let result = moving.carry_out(&name).await;
-    moving.end();
+    moving.end().await;
     result
 }
 
-impl Move {
-    fn begin(cluster: &Arc<Cluster>, from: HostName, name: &str, to: HostName) -> Result<Self, Failure> {
-        let (old_key, new_key) = (devices::key(&from, name), devices::key(&to, name));
-        let inner = &mut *cluster.lock();
-        inner.check_whole()?;
-        inner.store.ready().map_err(|error| failure::of_store(&error))?;
-        if inner.devices.get(&old_key).is_err() {
-            inner.check_no_nic(&from, name)?;
+/// The move of a device, which begins.
+struct BeginMove {
+    from: HostName,
+    name: String,
+    to: HostName,
+}
+
+impl Command for BeginMove {
+    type Reply = Result<Begun, Failure>;
+
+    async fn run(self, owner: &mut Owner) -> Self::Reply {
+        owner.view().check_whole()?;
+        owner.ready().await?;
+        owner.edit(|state| self.begin(state))
+    }
+}
+
+impl BeginMove {
+    fn begin(self, state: &mut State) -> Result<Begun, Failure> {
+        let Self { from, name, to } = self;
+        let (old_key, new_key) = (devices::key(&from, &name), devices::key(&to, &name));
+        if state.get::<Devices>().get(&old_key).is_err() {
+            nics::check_no_nic(state, &from, &name)?;
         }
-        let device = inner.devices.get(&old_key)?.clone();
+        let device = state.get::<Devices>().get(&old_key)?.clone();
         if from == to {
             return Err(Failure::new(format!("{name} is already on {from}"), "choose another host"));
         }
-        if let Some(away) = [&from, &to].into_iter().find(|host| !inner.nodes.contains_key(host)) {
+        if let Some(away) = [&from, &to].into_iter().find(|host| !state.links().is_up(host)) {
             return Err(failure::host_down(away));
         }
-        let number = inner.network.plan().number(&to).ok_or_else(|| super::plan::not_joined(&to))?;
+        let number = state.get::<Rollout>().plan().number(&to).ok_or_else(|| plan::not_joined(&to))?;
         let no_station = || {
             let remedy = "detach it, and make another proxy on that host: `transhume net proxy`";
             Failure::new(format!("{name} is a proxy, which cannot move because its LAN stays"), remedy)
@@ -92,21 +116,53 @@ impl Move {
             let what = format!("{name} is an adopted TAP of {from} and cannot move");
             return Err(Failure::new(what, "attach a new device, which can move: `transhume net attach`"));
         }
-        inner.devices.check_free(&new_key)?;
-        inner.devices.begin(&old_key)?;
-        inner.devices.begin(&new_key).inspect_err(|_| inner.devices.end(&old_key))?;
-        let device = inner.devices.begin_move(device);
+        let devices = state.get_mut::<Devices>();
+        devices.check_free(&new_key)?;
+        devices.begin(&old_key)?;
+        devices.begin(&new_key).inspect_err(|_| devices.end(&old_key))?;
+        let device = devices.begin_move(device);
         let entry = device.entry(number).ok_or_else(no_station)?;
-        Ok(Self { cluster: cluster.clone(), from, to, old_key, new_key, device, entry })
+        Ok(Begun { old_key, new_key, device, entry })
     }
+}
 
+/// The point of no return.
+struct CommitMove {
+    to: HostName,
+    begun: Arc<Begun>,
+}
+
+impl Command for CommitMove {
+    type Reply = Result<(), Failure>;
+
+    async fn run(self, owner: &mut Owner) -> Self::Reply {
+        let changed = self.validate(&owner.view())?;
+        devices::note(owner, changed).await
+    }
+}
+
+impl CommitMove {
+    /// One of the hosts may have been removed meanwhile.
+    fn validate(&self, state: &State) -> Result<Changed, Failure> {
+        let Begun { old_key, new_key, device, .. } = &*self.begun;
+        state.check_whole()?;
+        state.get::<Devices>().get(old_key)?;
+        if !state.get::<Rollout>().plan().is_member(&self.to) {
+            return Err(plan::not_joined(&self.to));
+        }
+        Ok(state.get::<Devices>().moved(old_key, new_key, device.clone()))
+    }
+}
+
+impl Move {
     async fn carry_out(&self, name: &str) -> Result<Event, Failure> {
-        let mac = self.entry.mac;
-        let prepare = Question::Prepare { device: self.device.for_node(name), epoch: self.entry.epoch };
+        let mac = self.begun.entry.mac;
+        let prepare =
+            Question::Prepare { device: self.begun.device.for_node(name), epoch: self.begun.entry.epoch };
         self.ask(&self.to, prepare, PREPARE_LIMIT).await?;
         let paused = Instant::now();
         self.ask(&self.from, Question::Pause { mac }, LIMIT).await?;
-        self.commit()?;
+        self.commit().await?;
         self.tell_all().await;
         self.ask(&self.to, Question::Resume { mac }, LIMIT).await.map_err(|failure| {
             let help = format!("it runs as soon as the node of {} reconnects", self.to);
@@ -121,26 +177,16 @@ impl Move {
         Ok(())
     }
 
-    /// The point of no return.
-    fn commit(&self) -> Result<(), Failure> {
-        let inner = &mut *self.cluster.lock();
-        inner.check_whole()?;
-        // One of the hosts may have been removed meanwhile.
-        inner.devices.get(&self.old_key)?;
-        if !inner.network.plan().is_member(&self.to) {
-            return Err(super::plan::not_joined(&self.to));
-        }
-        let committed =
-            inner.devices.commit_move(&inner.store, &self.old_key, &self.new_key, self.device.clone());
-        committed.map_err(|error| self.cluster.not_written(inner, error))
+    async fn commit(&self) -> Result<(), Failure> {
+        self.cluster.run(CommitMove { to: self.to.clone(), begun: self.begun.clone() }).await
     }
 
     /// Announces the new location to all nodes, and waits for their confirmations or a time limit.
     async fn tell_all(&self) {
-        let members: Vec<_> = self.cluster.lock().network.plan().members().cloned().collect();
+        let members: Vec<_> = self.cluster.view().get::<Rollout>().plan().members().cloned().collect();
         let mut telling = JoinSet::new();
         for host in members {
-            let (cluster, entry) = (self.cluster.clone(), self.entry.clone());
+            let (cluster, entry) = (self.cluster.clone(), self.begun.entry.clone());
             // Other nodes get all locations when they reconnect.
             telling.spawn(async move {
                 let _ = cluster.ask_net(&host, Question::Commit(entry), HEARSAY).await;
@@ -151,169 +197,28 @@ impl Move {
 
     /// Sends both hosts their lists of devices and the station's location: a node that has restarted meanwhile had no such device
     /// when the location was announced.
-    fn end(&self) {
-        let inner = &mut *self.cluster.lock();
-        // Only reopening the store shows the location.
-        if inner.is_broken {
-            return;
-        }
-        inner.devices.end_move(self.entry.mac);
-        inner.devices.end(&self.old_key);
-        inner.devices.end(&self.new_key);
-        inner.settle(&self.from);
-        inner.settle(&self.to);
-        let number = |host: &str| inner.network.plan().number(&HostName::new(host).ok()?);
-        if let Some(entry) = inner.devices.entry(self.entry.mac, number) {
-            let to = vec![self.from.clone(), self.to.clone()];
-            inner.order([Order { to, what: ToNode::Station(entry) }]);
-        }
+    async fn end(&self) {
+        let (from, to, begun) = (self.from.clone(), self.to.clone(), self.begun.clone());
+        self.cluster.edit(move |state| end(state, from, to, &begun)).await;
+    }
+}
+
+fn end(state: &mut State, from: HostName, to: HostName, begun: &Begun) {
+    // Only reopening the store shows the location.
+    if state.check_whole().is_err() {
+        return;
+    }
+    let devices = state.get_mut::<Devices>();
+    devices.end_move(begun.entry.mac);
+    devices.end(&begun.old_key);
+    devices.end(&begun.new_key);
+    notices::settle(state, &from);
+    notices::settle(state, &to);
+    let number = |host: &str| state.get::<Rollout>().plan().number(&HostName::new(host).ok()?);
+    if let Some(entry) = state.get::<Devices>().entry(begun.entry.mac, number) {
+        orders::send(state, [Order { to: vec![from, to], what: ToNode::Station(entry) }]);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use api::NetChange;
-    use overlay::topology::NodeId;
-    use rpc::net;
-    use rpc::wire::Answer;
-    use tokio::task::JoinHandle;
-
-    use super::super::played::{Played, World};
-    use super::*;
-
-    /// The devices and locations that a reconnecting node gets first.
-    struct Told {
-        devices: Vec<net::Device>,
-        moving: bool,
-        place: Option<NodeId>,
-    }
-
-    /// A move of a station from h1 to h2, which has prepared its device.
-    struct Begun {
-        world: World,
-        nodes: Vec<Played>,
-        moving: JoinHandle<Result<Event, Failure>>,
-        device: net::Device,
-    }
-
-    impl Begun {
-        async fn new() -> Self {
-            let world = World::new().await;
-            let (mut h1, mut h2) = (world.node("h1").await, world.node("h2").await);
-            world.lay(&mut [&mut h1, &mut h2]).await;
-            world.attach("h1", "tap1", &mut h1).await;
-            let cluster = world.cluster.clone();
-            let wanted = NetChange::Move { host: "h1".into(), device: "tap1".into(), to: "h2".into() };
-            let moving = tokio::spawn(async move { super::super::changes::fulfil(&cluster, wanted).await });
-            let Question::Prepare { device, .. } = h2.grant().await else { panic!("others are asked") };
-            Self { world, nodes: vec![h1, h2], moving, device }
-        }
-
-        /// Restarts the node of the `index`th host. Returns its first messages.
-        async fn restart(&mut self, index: usize) -> Told {
-            let host = ["h1", "h2"][index];
-            self.world.lose(host, self.nodes.remove(index)).await;
-            self.nodes.insert(index, self.world.node(host).await);
-            let node = &mut self.nodes[index];
-            let ToNode::Devices { devices, moving } = node.hear_order().await else { panic!("others come") };
-            let moving = moving == [self.device.mac];
-            let mut place = None;
-            loop {
-                let ToNode::Stations { entries, all_until } = node.hear_order().await else {
-                    panic!("others come")
-                };
-                place = entries.first().map(|entry| entry.node).or(place);
-                if all_until.is_some() {
-                    return Told { devices, moving, place };
-                }
-            }
-        }
-
-        /// The last messages to both nodes: their devices, and the station's location.
-        async fn end(&mut self) -> [(Vec<net::Device>, NodeId); 2] {
-            let mut told = vec![];
-            for node in &mut self.nodes {
-                let devices = loop {
-                    match node.hear_order().await {
-                        ToNode::Devices { devices, moving } if moving.is_empty() => break devices,
-                        _ => {}
-                    }
-                };
-                let ToNode::Station(entry) = node.hear_order().await else { panic!("others come") };
-                assert_eq!(entry.mac, self.device.mac);
-                told.push((devices, entry.node));
-            }
-            told.try_into().unwrap()
-        }
-    }
-
-    const H1: NodeId = NodeId(1);
-    const H2: NodeId = NodeId(2);
-
-    #[tokio::test]
-    async fn a_destination_that_is_restarted_before_the_commit_learns_that_the_station_is_there() {
-        let mut begun = Begun::new().await;
-        let (number, pause) = begun.nodes[0].hear_question().await;
-        assert!(matches!(pause, Question::Pause { .. }));
-        let told = begun.restart(1).await;
-        assert!(told.devices.is_empty() && told.moving && told.place == Some(H1));
-        begun.nodes[0].answer(number, Ok(Answer::Done));
-        // The prepared device is gone, so the node can do neither.
-        for expected in ["Commit", "Resume"] {
-            let (number, question) = begun.nodes[1].hear_question().await;
-            assert!(format!("{question:?}").starts_with(expected), "{question:?}");
-            begun.nodes[1].answer(number, Err("it has no port here".into()));
-            if expected == "Commit" {
-                begun.nodes[0].grant().await;
-            }
-        }
-        let failure = (&mut begun.moving).await.unwrap().unwrap_err();
-        assert!(failure.message.contains("has moved, but does not run yet"), "{failure:?}");
-        let device = begun.device.clone();
-        assert_eq!(begun.end().await, [(vec![], H2), (vec![device], H2)]);
-    }
-
-    #[tokio::test]
-    async fn a_destination_that_is_restarted_after_the_commit_learns_that_the_station_is_there() {
-        let mut begun = Begun::new().await;
-        begun.nodes[0].grant().await;
-        let commit = begun.nodes[1].grant().await;
-        assert!(matches!(commit, Question::Commit(Entry { node: H2, .. })), "{commit:?}");
-        begun.nodes[0].grant().await;
-        let (_, resume) = begun.nodes[1].hear_question().await;
-        assert!(matches!(resume, Question::Resume { .. }));
-        let told = begun.restart(1).await;
-        assert_eq!((told.devices, told.place), (vec![begun.device.clone()], Some(H2)));
-        let failure = (&mut begun.moving).await.unwrap().unwrap_err();
-        assert!(failure.message.contains("has moved, but does not run yet"), "{failure:?}");
-    }
-
-    #[tokio::test]
-    async fn a_source_that_is_restarted_before_the_commit_keeps_the_station() {
-        let mut begun = Begun::new().await;
-        let (_, pause) = begun.nodes[0].hear_question().await;
-        assert!(matches!(pause, Question::Pause { .. }));
-        let told = begun.restart(0).await;
-        assert_eq!((told.devices, told.place), (vec![begun.device.clone()], Some(H1)));
-        (&mut begun.moving).await.unwrap().unwrap_err();
-        let device = begun.device.clone();
-        if told.moving {
-            assert_eq!(begun.end().await, [(vec![device], H1), (vec![], H1)]);
-        }
-    }
-
-    #[tokio::test]
-    async fn a_source_that_is_restarted_after_the_commit_learns_that_the_station_has_left() {
-        let mut begun = Begun::new().await;
-        begun.nodes[0].grant().await;
-        let (commit, _) = begun.nodes[0].hear_question().await;
-        let told = begun.restart(0).await;
-        assert!(told.devices.is_empty() && told.place == Some(H2), "{commit}");
-        begun.nodes[1].grant().await;
-        begun.nodes[1].grant().await;
-        (&mut begun.moving).await.unwrap().unwrap();
-        let device = begun.device.clone();
-        let ends = begun.end().await;
-        assert_eq!(ends, [(vec![], H2), (vec![device], H2)]);
-    }
-}
+mod tests;

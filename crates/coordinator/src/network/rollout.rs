@@ -6,21 +6,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use moves::HostName;
+use ::moves::HostName;
+use ::moves::journal::{Instance, Record};
 use overlay::topology::Version;
 use rpc::net::ToNode;
+use store::{Store, StoreError};
 
+use super::nics;
+use super::orders::{self, Order};
 use super::plan::Plan;
+use crate::core::{Base, Feature, Recorded};
 
 /// How long the rollout waits for nodes.
 pub const PATIENCE: Duration = Duration::from_secs(5);
-
-/// A message to nodes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Order {
-    pub to: Vec<HostName>,
-    pub what: ToNode,
-}
 
 /// The plan and the progress of its rollout.
 #[derive(Debug, Default)]
@@ -33,7 +31,47 @@ pub struct Rollout {
     failed: BTreeMap<HostName, String>,
 }
 
+impl Feature for Rollout {
+    fn recorded(&mut self, recorded: &Recorded<'_>, base: &Base) {
+        match recorded.record {
+            Record::InstanceAdded { instance, .. } => self.announce(instance, base),
+            Record::MovesCommitted { ids } => {
+                let image = base.image();
+                let moved = ids.iter().filter_map(|id| image.instances.get(&image.moves.get(id)?.vid));
+                moved.for_each(|instance| self.announce(instance, base));
+            }
+            Record::InstanceEnded { .. } => {
+                let withdrawn = recorded.removed.instance.as_ref().and_then(nics::withdrawal);
+                orders::send(base, withdrawn.map(|what| self.to_members(what)));
+            }
+            _ => {}
+        }
+    }
+
+    fn disconnected(&mut self, host: &HostName) {
+        self.connected.remove(host);
+        self.failed.remove(host);
+    }
+}
+
 impl Rollout {
+    /// Starts with the stored plan. Nodes get their orders when they connect.
+    pub fn load(store: &Store) -> Result<Self, StoreError> {
+        let mut rollout = Self::default();
+        rollout.begin(store.network::<Plan>()?.unwrap_or_default());
+        Ok(rollout)
+    }
+
+    /// Announces the location of `instance` to all nodes, if it is on the overlay.
+    fn announce(&self, instance: &Instance, base: &Base) {
+        let entry = nics::entry(&self.plan, instance);
+        orders::send(base, entry.map(|entry| self.to_members(ToNode::Station(entry))));
+    }
+
+    fn to_members(&self, what: ToNode) -> Order {
+        Order { to: self.plan.members().cloned().collect(), what }
+    }
+
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
@@ -65,11 +103,6 @@ impl Rollout {
     pub fn connected(&mut self, host: &HostName) -> Option<Order> {
         self.connected.insert(host.clone());
         if self.plan.is_member(host) { self.install(vec![host.clone()]) } else { None }
-    }
-
-    pub fn disconnected(&mut self, host: &HostName) {
-        self.connected.remove(host);
-        self.failed.remove(host);
     }
 
     /// Handles the failure of `host` to install `version`; the rollout no longer waits for it.

@@ -11,9 +11,12 @@ use rpc::net::Question;
 use rpc::wire::{Answer, split_reason};
 use tokio::task::JoinSet;
 
+use super::devices::Devices;
+use super::nics;
 use super::plan::{Plan, Terms};
-use crate::cluster::Cluster;
-use crate::server::Client;
+use super::rollout::Rollout;
+use crate::client::Client;
+use crate::core::Cluster;
 
 /// Time limit for a node's answer.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -94,11 +97,11 @@ async fn end_without(hosts: Vec<String>, client: &mut Client) -> io::Result<()> 
 }
 
 fn overview(cluster: &Cluster) -> (Network, Plan) {
-    let inner = cluster.lock();
-    let plan = inner.network.plan().clone();
+    let state = cluster.view();
+    let plan = state.get::<Rollout>().plan().clone();
     let network = Network {
         version: plan.version().0,
-        awaited: inner.network.awaited().map(HostName::to_string).collect(),
+        awaited: state.get::<Rollout>().awaited().map(HostName::to_string).collect(),
         center: plan.center().map(HostName::to_string),
     };
     (network, plan)
@@ -118,16 +121,16 @@ fn states(answers: BTreeMap<HostName, Option<Answer>>) -> States {
 /// The hosts of the plan with their state, if they answered, and hosts outside the plan that have devices or instances on the overlay: they were
 /// disconnected when it was laid out again.
 fn hosts(cluster: &Cluster, mut states: States) -> Vec<NetHost> {
-    let inner = cluster.lock();
-    for host in inner.devices.hosts().into_iter().chain(inner.nic_hosts()) {
+    let view = cluster.view();
+    for host in view.get::<Devices>().hosts().into_iter().chain(nics::hosts(&view)) {
         states.entry(host).or_default();
     }
-    let noted = |host: &HostName| [inner.devices.noted(host), inner.nics_noted(host)].concat();
+    let noted = |host: &HostName| [view.get::<Devices>().noted(host), nics::noted(&view, host)].concat();
     let describe = |(host, state): (HostName, Option<NetHostState>)| NetHost {
         name: host.to_string(),
-        connected: inner.nodes.contains_key(&host),
+        connected: view.links().is_up(&host),
         noted: if state.is_none() { noted(&host) } else { Vec::new() },
-        failure: inner.network.failed().get(&host).map(|reason| split_reason(reason).0.to_owned()),
+        failure: view.get::<Rollout>().failed().get(&host).map(|reason| split_reason(reason).0.to_owned()),
         state,
     };
     states.into_iter().map(describe).collect()
@@ -164,34 +167,4 @@ pub(super) async fn ask_all(
 }
 
 #[cfg(test)]
-mod tests {
-    use api::NetDeviceKind;
-
-    use super::super::played::World;
-    use super::*;
-
-    #[tokio::test]
-    async fn what_is_plugged_in_on_a_host_that_is_away_is_known_from_the_store() {
-        let world = World::new().await;
-        let (mut h1, mut h2) = (world.node("h1").await, world.node("h2").await);
-        world.lay(&mut [&mut h1, &mut h2]).await;
-        world.attach("h2", "tap1", &mut h2).await;
-        let silent = |names: &[&str]| names.iter().map(|name| (HostName::new(name).unwrap(), None)).collect();
-        let found = hosts(&world.cluster, silent(&["h1", "h2"]));
-        assert!(found.iter().all(|host| host.connected && host.state.is_none()), "{found:?}");
-        world.lose("h2", h2).await;
-        // It is no longer part of the overlay.
-        world.lay(&mut [&mut h1]).await;
-        let answered = [(HostName::new("h1").unwrap(), Some(NetHostState::default()))].into();
-        let found = hosts(&world.cluster, answered);
-        let names: Vec<_> = found.iter().map(|host| (host.name.as_str(), host.connected)).collect();
-        assert_eq!(names, [("h1", true), ("h2", false)]);
-        assert!(found[0].noted.is_empty());
-        let [tap1] = &found[1].noted[..] else { panic!("{found:?}") };
-        assert_eq!(
-            (tap1.name.as_str(), tap1.kind, tap1.mtu_bytes),
-            ("tap1", NetDeviceKind::Station, Some(1400))
-        );
-        assert_eq!(tap1.address.as_deref(), Some("10.88.0.1/24"));
-    }
-}
+mod tests;

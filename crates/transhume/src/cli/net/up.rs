@@ -147,7 +147,9 @@ impl Arguments {
 
     fn take_part_for_once(&self, folder: &Folder, target: &Target) -> Result<(), Ended> {
         let runtime = Runtime::new().map_err(Failure::from)?;
+        let aborts = rpc::daemon::abort_on_panic();
         let ended = runtime.block_on(self.take_part(folder, target));
+        drop(aborts);
         runtime.shutdown_background();
         ended
     }

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::moves::HostName;
 use api::{Event, Failure, NetChange, Purpose, Shape};
+use fabric::Vid;
+use moves::HostName;
+use moves::journal::Instance;
 use rpc::net::{FromNode, Question, ToNode};
 use rpc::pki::{self, Identity};
 use rpc::removed::Removed;
@@ -17,9 +19,12 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
 
-use super::changes;
-use crate::cluster::Cluster;
+use crate::core::{Cluster, Command, Owner};
+use crate::lifecycle::Lifecycle;
+use crate::members::Members;
+use crate::network::changes;
 use crate::nodes;
+use crate::open::open;
 
 /// Time limit of every step.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -72,11 +77,12 @@ impl World {
     pub async fn new() -> Self {
         let disk = Disk::new();
         pki::create_authority(&disk.0.path().join("pki")).unwrap();
-        let cluster = Cluster::open(&disk.0.path().join("store")).unwrap();
+        let cluster = open(&disk.0.path().join("store")).unwrap();
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let world = Self { cluster, address, disk };
-        let endpoint = world.endpoint(COORDINATOR).behind(world.cluster.gate.clone());
+        let endpoint =
+            world.endpoint(COORDINATOR).behind(world.cluster.view().get::<Members>().gate().clone());
         tokio::spawn(nodes::accept(world.cluster.clone(), endpoint, listener));
         world
     }
@@ -114,6 +120,11 @@ impl World {
         Played { outbox, inbox }
     }
 
+    /// Adds an instance.
+    pub async fn add(&self, vid: Vid, instance: Instance) {
+        self.cluster.run(Add(vid, instance)).await;
+    }
+
     /// Closes the connection of the node of `host`.
     pub async fn lose(&self, host: &str, node: Played) {
         drop(node);
@@ -123,7 +134,7 @@ impl World {
     async fn until(&self, host: &str, is_connected: bool) {
         let host = HostName::new(host).unwrap();
         let come = async {
-            while self.cluster.lock().nodes.contains_key(&host) != is_connected {
+            while self.cluster.view().links().is_up(&host) != is_connected {
                 sleep(Duration::from_millis(1)).await;
             }
         };
@@ -244,5 +255,19 @@ impl Played {
         let (number, question) = self.hear_question().await;
         self.answer(number, Ok(Answer::Done));
         question
+    }
+}
+
+/// An instance that comes to be known as if a user had started it, and whose host has not confirmed that.
+struct Add(Vid, Instance);
+
+impl Command for Add {
+    type Reply = ();
+
+    async fn run(self, owner: &mut Owner) {
+        let Self(vid, instance) = self;
+        owner.edit(|state| state.get_mut::<Lifecycle>().starts(vid));
+        let outputs = owner.decide(|machine, _| machine.add_instance(vid, instance)).unwrap();
+        owner.perform(outputs).await;
     }
 }

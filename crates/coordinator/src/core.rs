@@ -1,0 +1,32 @@
+//! The core: one task owns the state machine of the moves and its journal, and nothing else changes what the coordinator knows.
+//!
+//! ```text
+//!   requests, nodes ── command ──▶ owner ── change ──▶ journal
+//!          ▲                        │ ▲                   │
+//!          │                        │ └───── notice ──────┘
+//!          └────── view ◀── state ◀─┘ (changes when a record is durable)
+//! ```
+//!
+//! * [`Cluster`]: what all tasks share. It gives views, and sends commands to the owner.
+//! * [`Owner`]: runs one command at a time, to its end. A [`Command`] validates, decides, and changes the state; what follows from a record
+//!   waits until the journal says that the record is durable.
+//! * [`State`]: the cluster as it is known: durable instances and moves, the nodes' connections, and the state of each [`Feature`].
+//!   It is locked for moments, never during IO.
+
+mod base;
+mod cluster;
+mod feature;
+mod ledger;
+mod links;
+mod log;
+mod owner;
+mod shared;
+mod state;
+
+pub use base::Base;
+pub use cluster::{AskError, Cluster};
+pub use feature::{Feature, Recorded};
+pub use links::NodeLink;
+pub use log::Log;
+pub use owner::{Command, Owner};
+pub use state::State;

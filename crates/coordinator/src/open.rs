@@ -1,0 +1,58 @@
+//! Makes the cluster of what is in the store.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use store::{Store, StoreError, StoreJournal};
+
+use crate::admission::Enrolled;
+use crate::checkpoint::Checkpoints;
+use crate::cooling::Cooling;
+use crate::core::{Cluster, Log, State};
+use crate::directory::Directories;
+use crate::drains::Drains;
+use crate::events;
+use crate::exec::Sessions;
+use crate::follows::Follows;
+use crate::lifecycle::Lifecycle;
+use crate::members::Members;
+use crate::names::Names;
+use crate::network::devices::Devices;
+use crate::network::misbehaviour::Misbehaviour;
+use crate::network::own::Wishes;
+use crate::network::rollout::Rollout;
+
+/// The cluster as it is in the store at `path`. Moves that were not decided are rolled back. Its owner runs on the current runtime.
+///
+/// # Errors
+/// If the store cannot be read.
+pub fn open(path: &Path) -> Result<Arc<Cluster>, StoreError> {
+    let store = Store::open(path)?;
+    let log = Log::open(&path.with_file_name("events.redb"))?;
+    let image = store.load()?;
+    let (members, drains) = (Members::load(&store)?, Drains::load(store.drained_hosts()?));
+    let (rollout, devices) = (Rollout::load(&store)?, Devices::load(&store)?);
+    let lifecycle = Lifecycle::load(store.ended_instances()?, store.last_vid()?);
+    let follows = Follows::load(&image, store.ended_moves()?);
+    let cooling = Cooling::load(store.last_moves()?);
+    let directories = Directories::new(!image.instances.is_empty());
+    let add = |state: &mut State| {
+        // They send messages in this order.
+        state.add(directories);
+        state.add(Names);
+        state.add(Sessions::default());
+        state.add(rollout);
+        state.add(lifecycle);
+        state.add(cooling);
+        state.add(follows);
+        state.add(Checkpoints::default());
+        state.add(drains);
+        state.add(members);
+        state.add(devices);
+        state.add(Enrolled::default());
+        state.add(Wishes::default());
+        state.add(Misbehaviour::default());
+        events::catch_up(state)
+    };
+    Cluster::start(image, StoreJournal::start(store)?, log, add)
+}

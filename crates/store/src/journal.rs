@@ -1,0 +1,141 @@
+//! What becomes durable while the coordinator runs, and in which order.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::thread::{self, JoinHandle};
+
+use fabric::{Epoch, Vid};
+use moves::journal::Record;
+use serde::Serialize;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::{DeviceKey, Store, StoreError};
+
+/// The notice that something is done, or has failed.
+pub type Notice<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
+
+/// The coordinator's journal: changes become durable in the order in which they are handed over.
+///
+/// Its caller does nothing that follows from a change before the notice of that change comes. After a failure nothing more is handed
+/// over: whether the change is durable is known when the journal is read again.
+pub trait Journal: Send + Sync + 'static {
+    /// Whether there is room for something new. Changes that end what is under way have room of their own.
+    fn ready(&self) -> Notice<()>;
+
+    /// Makes `change` durable, as a whole or not at all.
+    fn append(&self, change: Change) -> Notice<()>;
+}
+
+/// A change of what the coordinator remembers. Each is one durable transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Of instances and moves.
+    Record(Record),
+    /// A VID is given out: the next one is another.
+    VidGiven(Vid),
+    /// A host accepts no instances any more, or does again.
+    Drained {
+        /// The host.
+        host: String,
+        /// Which of both.
+        is_drained: bool,
+    },
+    /// The overlay is laid out anew.
+    Network(Value),
+    /// Devices are plugged in, moved, or taken away.
+    Devices {
+        /// The device that is forgotten.
+        remove: Option<DeviceKey>,
+        /// The device that is noted.
+        insert: Option<(DeviceKey, Value)>,
+        /// The epoch that was given last.
+        epoch: Epoch,
+    },
+    /// Join tokens change, and a host is removed or joins again.
+    Members {
+        /// Tokens by number; without a value they are forgotten.
+        tokens: Vec<(u64, Option<Value>)>,
+        /// What is noted of a removed host.
+        removed: Option<(String, Value)>,
+    },
+}
+
+/// An encoded value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Value(pub(crate) Vec<u8>);
+
+impl Value {
+    /// The encoding of `value`.
+    ///
+    /// # Panics
+    /// If its type has values that no byte string can stand for, as a sequence of unknown length.
+    #[must_use]
+    pub fn of(value: &impl Serialize) -> Self {
+        Self(postcard::to_stdvec(value).expect("the type can be encoded"))
+    }
+}
+
+impl From<Record> for Change {
+    fn from(record: Record) -> Self {
+        Self::Record(record)
+    }
+}
+
+/// A [`Store`] that a thread of its own writes, so that a sync of the disk keeps no other thread waiting.
+pub struct StoreJournal {
+    orders: Option<mpsc::UnboundedSender<(Order, oneshot::Sender<Result<(), StoreError>>)>>,
+    writer: Option<JoinHandle<()>>,
+}
+
+impl Drop for StoreJournal {
+    /// Closes the store, after what is being written.
+    fn drop(&mut self) {
+        self.orders = None;
+        let _panicked = self.writer.take().map(JoinHandle::join);
+    }
+}
+
+enum Order {
+    Ready,
+    Append(Change),
+}
+
+impl StoreJournal {
+    /// The journal that ends in `store`.
+    ///
+    /// # Errors
+    /// If there is no thread.
+    pub fn start(store: Store) -> Result<Self, StoreError> {
+        let (orders, mut received) = mpsc::unbounded_channel();
+        let write = move || {
+            while let Some((order, notice)) = received.blocking_recv() {
+                let done = match order {
+                    Order::Ready => store.ready(),
+                    Order::Append(change) => store.apply(&change),
+                };
+                // The coordinator may have ended meanwhile.
+                let _ = oneshot::Sender::send(notice, done);
+            }
+        };
+        let writer =
+            thread::Builder::new().name("journal".into()).spawn(write).map_err(StoreError::NoThread)?;
+        Ok(Self { orders: Some(orders), writer: Some(writer) })
+    }
+
+    fn order(&self, order: Order) -> Notice<()> {
+        let (notice, done) = oneshot::channel();
+        // If it is not taken, nor is the notice given.
+        let _ = self.orders.as_ref().map(|orders| orders.send((order, notice)));
+        Box::pin(async move { done.await.unwrap_or(Err(StoreError::Gone)) })
+    }
+}
+
+impl Journal for StoreJournal {
+    fn ready(&self) -> Notice<()> {
+        self.order(Order::Ready)
+    }
+
+    fn append(&self, change: Change) -> Notice<()> {
+        self.order(Order::Append(change))
+    }
+}
