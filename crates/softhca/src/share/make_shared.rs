@@ -59,7 +59,7 @@ pub(super) unsafe fn make_shared(
 /// Maps `memory` over `block`, whose pages are `aside`, with their content.
 ///
 /// # Safety
-/// As for [`turn`].
+/// As for [`make_shared`].
 unsafe fn share(block: &Range<u64>, aside: &Scratch, memory: BorrowedFd<'_>, offset: u64) -> io::Result<()> {
     if sleepers::any_waiter_in(block)? {
         return Err(io::ErrorKind::ResourceBusy.into());
