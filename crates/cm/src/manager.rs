@@ -254,7 +254,7 @@ impl Manager {
     /// Handles a datagram. A malformed one is ignored.
     pub fn received(&mut self, from: Peer, datagram: &[u8], now: Duration) {
         let Some(message) = Message::decode(datagram) else { return };
-        if let Some(id) = self.meant(from, &message) {
+        if let Some(id) = self.connection_of(from, &message) {
             self.with(id, |connection, wishes| {
                 if connection.remote == 0 {
                     connection.remote = message.from;
@@ -275,7 +275,7 @@ impl Manager {
     }
 
     /// The connection that a message of `from` is about.
-    fn meant(&self, from: Peer, message: &Message) -> Option<ConnectionId> {
+    fn connection_of(&self, from: Peer, message: &Message) -> Option<ConnectionId> {
         let asked = self.asked.get(&(from, message.from)).copied();
         let id = if message.to == 0 { asked? } else { ConnectionId(message.to) };
         let connection = self.connections.get(&id)?;

@@ -119,13 +119,13 @@ impl Message {
         }
         match postcard::take_from_bytes::<Self>(datagram) {
             Ok((message, [])) => {
-                Some(message).filter(|message| message.version == VERSION && message.is_sound())
+                Some(message).filter(|message| message.version == VERSION && message.is_valid())
             }
             _ => None,
         }
     }
 
-    fn is_sound(&self) -> bool {
+    fn is_valid(&self) -> bool {
         match &self.body {
             Body::Request { offer, .. } | Body::Reply(offer) => offer.private.len() <= MAX_PRIVATE,
             Body::Reject { private, .. } => private.len() <= MAX_PRIVATE,

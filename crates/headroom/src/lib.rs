@@ -49,7 +49,7 @@ pub fn check() -> io::Result<()> {
     CHANGING.fetch_sub(1, Ordering::AcqRel);
     if LENT.load(Ordering::Acquire) != 0 {
         // It was lent meanwhile.
-        give_up();
+        release_reserve();
     }
     match kept {
         // `RLIMIT_MEMLOCK` forbids more locked memory: that is not a shortage of memory.
@@ -59,7 +59,7 @@ pub fn check() -> io::Result<()> {
 }
 
 /// In a child of `fork`, before anything else: of its parent's threads none goes on here that has it lent, or gives it up.
-pub fn start_anew() {
+pub fn reset_in_child() {
     LENT.store(0, Ordering::Release);
     CHANGING.store(0, Ordering::Release);
 }
@@ -89,7 +89,7 @@ fn keep() -> io::Result<()> {
 /// Does `work` while what is kept is there for the C library, which ends a process that gets no memory for a thread it starts.
 pub fn lend<T>(work: impl FnOnce() -> T) -> T {
     LENT.fetch_add(1, Ordering::AcqRel);
-    give_up();
+    release_reserve();
     let result = work();
     LENT.fetch_sub(1, Ordering::AcqRel);
     // The next caller that needs a reserve reports the failure.
@@ -97,7 +97,7 @@ pub fn lend<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
-fn give_up() {
+fn release_reserve() {
     CHANGING.fetch_add(1, Ordering::AcqRel);
     unmap(KEPT.swap(ptr::null_mut(), Ordering::AcqRel));
     CHANGING.fetch_sub(1, Ordering::AcqRel);
@@ -115,12 +115,12 @@ fn unmap(kept: *mut c_void) {
 pub struct Allocator;
 
 /// The result of `allocate`, if need be of a second attempt.
-fn with_what_is_kept(allocate: impl Fn() -> *mut u8) -> *mut u8 {
+fn with_reserve(allocate: impl Fn() -> *mut u8) -> *mut u8 {
     let memory = allocate();
     if !memory.is_null() {
         return memory;
     }
-    give_up();
+    release_reserve();
     for _ in 0..PATIENCE {
         // Another thread may have taken it, and there is more than that needs.
         if CHANGING.load(Ordering::Acquire) != 0 {
@@ -133,7 +133,7 @@ fn with_what_is_kept(allocate: impl Fn() -> *mut u8) -> *mut u8 {
             return memory;
         }
         // Or another has kept it again, before this one got any.
-        give_up();
+        release_reserve();
     }
     allocate()
 }
@@ -142,17 +142,17 @@ fn with_what_is_kept(allocate: impl Fn() -> *mut u8) -> *mut u8 {
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promise is passed on.
-        with_what_is_kept(|| unsafe { System.alloc(layout) })
+        with_reserve(|| unsafe { System.alloc(layout) })
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promise is passed on.
-        with_what_is_kept(|| unsafe { System.alloc_zeroed(layout) })
+        with_reserve(|| unsafe { System.alloc_zeroed(layout) })
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: the caller's promise is passed on; one that fails leaves the memory as it was.
-        with_what_is_kept(|| unsafe { System.realloc(memory, layout, size) })
+        with_reserve(|| unsafe { System.realloc(memory, layout, size) })
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
@@ -173,7 +173,7 @@ mod tests {
     fn allocations_use_the_reserve_which_is_refilled() {
         check().unwrap();
         let attempts = Cell::new(0);
-        let memory = with_what_is_kept(|| {
+        let memory = with_reserve(|| {
             attempts.set(attempts.get() + 1);
             let is_short = !KEPT.load(Ordering::Relaxed).is_null();
             if is_short { ptr::null_mut() } else { ptr::dangling_mut() }
@@ -192,7 +192,7 @@ mod tests {
             CHANGING.fetch_sub(1, Ordering::AcqRel);
         });
         let attempts = Cell::new(0);
-        let memory = with_what_is_kept(|| {
+        let memory = with_reserve(|| {
             attempts.set(attempts.get() + 1);
             let is_short = attempts.get() == 1 || CHANGING.load(Ordering::Acquire) != 0;
             if attempts.get() == 1 {
@@ -205,7 +205,7 @@ mod tests {
 
         // Another thread keeps it again, before this one gets any.
         let attempts = Cell::new(0);
-        let memory = with_what_is_kept(|| {
+        let memory = with_reserve(|| {
             attempts.set(attempts.get() + 1);
             if attempts.get() == 2 {
                 check().unwrap();
@@ -217,7 +217,7 @@ mod tests {
 
         // A child has a thread's word that there is no need to keep any, and not the thread.
         LENT.fetch_add(1, Ordering::AcqRel);
-        start_anew();
+        reset_in_child();
         check().unwrap();
         assert!(!KEPT.load(Ordering::Relaxed).is_null());
     }

@@ -97,7 +97,7 @@ impl Arming {
     }
 
     /// True if there has been nothing to do for long.
-    pub(crate) fn is_drowsy(&self) -> bool {
+    pub(crate) fn is_quiet_for_long(&self) -> bool {
         self.quiet >= DROWSY
     }
 
@@ -212,10 +212,10 @@ mod tests {
             assert!(arming.judge(true, polls.poll(1), true, true));
             arming.note(true);
         }
-        assert!(!arming.is_drowsy());
+        assert!(!arming.is_quiet_for_long());
         (0..DROWSY).for_each(|_| arming.note(false));
-        assert!(arming.is_drowsy());
+        assert!(arming.is_quiet_for_long());
         arming.note(true);
-        assert!(!arming.is_drowsy());
+        assert!(!arming.is_quiet_for_long());
     }
 }

@@ -93,7 +93,7 @@ impl fmt::Display for Refusal {
             Self::NoNode(error) => {
                 write!(
                     f,
-                    "no RDMA device: this program was not started by `transhume run` ({error}); start it with `transhume run -- COMMAND`"
+                    "no RDMA device: this program does not run under `transhume run` ({error}); start it with `transhume run -- COMMAND`"
                 )
             }
             Self::NodeAway => {

@@ -49,7 +49,7 @@ impl Cq {
     pub(crate) fn poll(&self, room: usize, take: impl FnMut(&Wc)) -> Result<usize, Errno> {
         let (found, crowded) = match self.process.lock_as_owner() {
             Some(mut state) => self.poll_locked(&mut state, room, take),
-            None => self.process.locked_politely(|state| self.poll_locked(state, room, take)),
+            None => self.process.locked_after_yield(|state| self.poll_locked(state, room, take)),
         }?;
         if crowded {
             sleep(NAP);

@@ -192,7 +192,7 @@ impl Directory {
     }
 
     /// Says again what was published and what is unanswered: it may be forgotten, or never have arrived.
-    pub(crate) fn say_again(&self) {
+    pub(crate) fn resend(&self) {
         let inner = &mut *lock(&self.0);
         inner.under_way.clear();
         for ((key, value), exclusive) in mem::take(&mut inner.published) {
@@ -210,7 +210,7 @@ impl Inner {
     fn queue(&mut self, number: u64, request: Request) -> c_int {
         // There are no more of these than published values, and an unsent one would be published again.
         let takes_back = match &request {
-            Request::Withdraw { key, value } => self.take_back(key, value),
+            Request::Withdraw { key, value } => self.withdraw_value(key, value),
             _ => false,
         };
         if !takes_back && self.is_full_for(&request) {
@@ -232,7 +232,7 @@ impl Inner {
     }
 
     /// Makes a value neither published nor about to be; whether it was. Its answer would make it published again.
-    fn take_back(&mut self, key: &[u8], value: &[u8]) -> bool {
+    fn withdraw_value(&mut self, key: &[u8], value: &[u8]) -> bool {
         let was_published = self.published.remove(&(key.to_vec(), value.to_vec())).is_some();
         let before = self.unanswered.len();
         let same = |other: &Request| matches!(other, Request::Publish { key: k, value: v, .. } if k == key && v == value);
@@ -375,19 +375,19 @@ mod tests {
         assert_eq!(directory.take_outgoing().len(), 2);
         assert!(directory.take_outgoing().is_empty());
         directory.answered(1, &Answer::Done);
-        directory.say_again();
-        directory.say_again();
+        directory.resend();
+        directory.resend();
         let again = directory.take_outgoing();
         let [(number, first), second] = &again[..] else { panic!("{again:?}") };
         assert_eq!((first, second), (&publish("a"), &(2, Request::Look { key: b"k".to_vec() })));
         directory.answered(*number, &Answer::Busy);
         assert_eq!(directory.take_outgoing(), [(*number, publish("a"))]);
         directory.answered(*number, &Answer::Full);
-        directory.say_again();
+        directory.resend();
         assert_eq!(directory.take_outgoing()[0].1, publish("a"), "what was published is not given up");
         directory.ask(3, Request::Withdraw { key: b"k".to_vec(), value: b"a".to_vec() });
         directory.answered(2, &Answer::Found(Vec::new()));
-        directory.say_again();
+        directory.resend();
         assert_eq!(directory.take_outgoing().iter().map(|(number, _)| *number).collect::<Vec<_>>(), [3]);
     }
 
@@ -414,7 +414,7 @@ mod tests {
             }
         };
         assert_eq!(take_all(), 1000);
-        directory.say_again();
+        directory.resend();
         assert_eq!(take_all(), 1000);
     }
 
@@ -434,7 +434,7 @@ mod tests {
         assert_eq!(directory.ask(3, withdraw("a")), 0);
         assert_eq!(directory.ask(4, withdraw("b")), 0, "what is not answered yet is taken back as well");
         assert_eq!(directory.ask(5, withdraw("c")), libc::EAGAIN, "what never was takes no room");
-        directory.say_again();
+        directory.resend();
         let is_published = |request: &Request| matches!(request, Request::Publish { .. });
         assert!(!directory.take_outgoing().iter().any(|(_, request)| is_published(request)));
     }
@@ -446,7 +446,7 @@ mod tests {
         directory.ask(1, publish("a"));
         directory.ask(2, withdraw.clone());
         directory.ask(3, publish("a"));
-        directory.say_again();
+        directory.resend();
         assert_eq!(directory.take_outgoing(), [(3, publish("a"))]);
         directory.answered(3, &Answer::Done);
         directory.ask(4, withdraw.clone());
@@ -481,7 +481,7 @@ mod tests {
         assert_eq!(directory.members(look, &found), None);
         directory.leave(&group);
         directory.take_outgoing();
-        directory.say_again();
+        directory.resend();
         assert!(
             directory.take_outgoing().iter().all(|(_, request)| !matches!(request, Request::Publish { .. }))
         );

@@ -50,7 +50,7 @@ unsafe extern "C" fn in_parent() {
 }
 
 unsafe extern "C" fn in_child() {
-    headroom::start_anew();
+    headroom::reset_in_child();
     waiting::begin_generation();
     let _whole = Uncancelled::new();
     // SAFETY: the child is new, and an attaching thread does not fork.

@@ -28,7 +28,7 @@ pub(crate) unsafe extern "C" fn post_send(
         // SAFETY: the contract of verbs.
         Some(mut state) => unsafe { post_locked(&mut state, qp, &mut next) },
         // SAFETY: as above.
-        None => qp.process.locked_politely(|state| unsafe { post_locked(state, qp, &mut next) }),
+        None => qp.process.locked_after_yield(|state| unsafe { post_locked(state, qp, &mut next) }),
     };
     // SAFETY: the contract of verbs: `bad` can be written.
     unsafe { report(posted, next, bad) }
@@ -313,7 +313,7 @@ pub(crate) unsafe extern "C" fn post_recv(
         // SAFETY: the contract of verbs.
         Some(mut state) => unsafe { post_recv_locked(&mut state, qp, &mut next) },
         // SAFETY: as above.
-        None => qp.process.locked_politely(|state| unsafe { post_recv_locked(state, qp, &mut next) }),
+        None => qp.process.locked_after_yield(|state| unsafe { post_recv_locked(state, qp, &mut next) }),
     };
     // SAFETY: the contract of verbs.
     unsafe { report(posted, next, bad) }

@@ -84,7 +84,7 @@ pub(crate) struct State {
     /// The state of the device when the thread went to sleep.
     pub(crate) known: Known,
     /// The thread sleeps without a tick, and does not check for pending output of the program.
-    pub(crate) sound_asleep: bool,
+    pub(crate) sleeps_without_tick: bool,
     events: Vec<Event>,
 }
 
@@ -131,7 +131,7 @@ impl Process {
             crowding: Crowding::default(),
             armed: true,
             known: Known::default(),
-            sound_asleep: false,
+            sleeps_without_tick: false,
             events: Vec::new(),
         };
         Self {
@@ -160,7 +160,7 @@ impl Process {
     pub(crate) fn make_current(&'static self) {
         CURRENT.store(ptr::from_ref(self).cast_mut(), Ordering::Release);
         // SAFETY: the function may run at any exit: it does not wait for the lock.
-        unsafe { libc::atexit(send_the_last) };
+        unsafe { libc::atexit(flush_at_exit) };
     }
 
     /// In a forked child: the device stays with the parent, and the child may attach again.
@@ -199,7 +199,7 @@ impl Process {
     pub(crate) fn locked<R>(&self, work: impl FnOnce(&mut State) -> Result<R, Errno>) -> Result<R, Errno> {
         match self.state.lock_as_owner() {
             Some(mut state) => work(&mut state),
-            None => self.locked_politely(work),
+            None => self.locked_after_yield(work),
         }
     }
 
@@ -222,7 +222,7 @@ impl Process {
     /// `EIO` in a forked child, where no thread owns it; otherwise those of `work`.
     #[cold]
     #[inline(never)]
-    pub(crate) fn locked_politely<R>(
+    pub(crate) fn locked_after_yield<R>(
         &self,
         work: impl FnOnce(&mut State) -> Result<R, Errno>,
     ) -> Result<R, Errno> {
@@ -260,15 +260,15 @@ impl Process {
         let now = Known::of(&state.device);
         let timer = now.waiting > state.known.waiting;
         let links = state.armed && now.waitables != state.known.waitables;
-        if timer || links || state.sound_asleep && state.device.has_output() {
+        if timer || links || state.sleeps_without_tick && state.device.has_output() {
             state.known = now;
-            state.sound_asleep = false;
+            state.sleeps_without_tick = false;
             self.wake.signal();
         }
     }
 
     /// The lock, for the thread, with precedence over the program.
-    pub(crate) fn lock_first(&self) -> Guard<'_, State> {
+    pub(crate) fn lock_with_priority(&self) -> Guard<'_, State> {
         self.yield_budget.store(YIELD_BUDGET, Ordering::Relaxed);
         let claim = self.state.claim();
         self.yield_budget.store(0, Ordering::Relaxed);
@@ -329,7 +329,7 @@ const LAST_LOCK: Duration = Duration::from_millis(100);
 
 /// Sends what would go with the process: acknowledgements that peers wait for, and datagrams, which the program takes
 /// for sent.
-extern "C" fn send_the_last() {
+extern "C" fn flush_at_exit() {
     let process = Process::current().filter(|process| !process.forked.load(Ordering::Relaxed));
     let Some(process) = process else { return };
     let begun = Instant::now();

@@ -167,7 +167,7 @@ impl Runtime {
     /// Does what there is to do, and sleeps until there is more.
     fn turn(&mut self) {
         let process = self.process;
-        let mut state = process.lock_first();
+        let mut state = process.lock_with_priority();
         let next = self.prepare(&mut state);
         let wanted = self.take_wanted(&mut state);
         drop(state);
@@ -180,7 +180,7 @@ impl Runtime {
                 if process.is_wanted() {
                     thread::sleep(NAP);
                 }
-                return self.hear_node();
+                return self.read_node_messages();
             }
         };
         self.attend_node(woken.node);
@@ -188,7 +188,7 @@ impl Runtime {
     }
 
     /// Attends to the node now and then while there is no sleep: links that never rest must not keep a move waiting.
-    fn hear_node(&mut self) {
+    fn read_node_messages(&mut self) {
         /// Rounds, each of which moves up to half a megabyte.
         const SELDOM: u32 = 16;
         self.restless = self.restless.wrapping_add(1);
@@ -230,7 +230,8 @@ impl Runtime {
         if state.armed {
             state.device.waitables(&mut self.waitables);
         }
-        state.sound_asleep = state.armed && self.arming.is_drowsy() && !state.device.has_output();
+        state.sleeps_without_tick =
+            state.armed && self.arming.is_quiet_for_long() && !state.device.has_output();
         if !state.armed && progress.next_deadline.is_none() && matches!(self.node, Node::Attached(_)) {
             return Next::Doze;
         }
@@ -238,7 +239,7 @@ impl Runtime {
         if holds {
             self.acks.leave(state.device.acks_sent());
         }
-        let tick = (!state.sound_asleep).then_some(if holds { HOLD } else { TICK });
+        let tick = (!state.sleeps_without_tick).then_some(if holds { HOLD } else { TICK });
         let retry = match self.node {
             Node::Attached(_) => None,
             Node::Lost => Some(NODE_RETRY),
@@ -254,7 +255,7 @@ impl Runtime {
             // A program that spins sends them itself as soon as a poll finds nothing.
             return self.arming.spins(self.polls(now));
         }
-        self.acks.may_be_left(state.device.acks_sent(), link)
+        self.acks.may_be_delayed(state.device.acks_sent(), link)
     }
 
     /// The program's polls so far; `at`: the time.
@@ -409,7 +410,7 @@ impl Runtime {
             ToProcess::LinkUp { peer, epoch, transport } => self.link_up(peer, epoch, transport, descriptors),
             ToProcess::LinkRefused { peer, reason } => {
                 self.asked.remove(&peer);
-                self.process.lock_first().device.link_refused(peer, reason, now());
+                self.process.lock_with_priority().device.link_refused(peer, reason, now());
             }
             ToProcess::Nudge { peer } => self.nudge(peer),
             ToProcess::Suspend => self.suspend(),
@@ -417,7 +418,7 @@ impl Runtime {
                 self.learn_members(number, &answer);
                 self.process.directory.answered(number, &answer);
             }
-            ToProcess::DirectoryBack => self.process.directory.say_again(),
+            ToProcess::DirectoryBack => self.process.directory.resend(),
             ToProcess::Welcome { .. }
             | ToProcess::Refused { .. }
             | ToProcess::Farewell
@@ -429,7 +430,7 @@ impl Runtime {
     /// Passes the members of a multicast group to the device, if `answer` is about that.
     fn learn_members(&self, number: u64, answer: &Answer) {
         let Some((group, members)) = self.process.directory.members(number, answer) else { return };
-        let mut state = self.process.lock_first();
+        let mut state = self.process.lock_with_priority();
         state.device.learn_members(group, members);
         self.process.deliver(&mut state);
     }
@@ -437,12 +438,12 @@ impl Runtime {
     fn link_up(&mut self, peer: ProcessId, epoch: Epoch, transport: Transport, descriptors: Vec<OwnedFd>) {
         self.asked.remove(&peer);
         match stream(transport, descriptors, self.process.identity < peer) {
-            Ok(stream) => self.process.lock_first().device.link_up(peer, epoch, stream),
+            Ok(stream) => self.process.lock_with_priority().device.link_up(peer, epoch, stream),
             Err(error) => {
                 debug::say(|| format!("a link to {peer} failed: {error}"));
                 // It is this process that lacks something, for as long as it likes.
                 let reason = fabric::attach::LinkRefusal::Moving;
-                self.process.lock_first().device.link_refused(peer, reason, now());
+                self.process.lock_with_priority().device.link_refused(peer, reason, now());
             }
         }
     }
@@ -450,7 +451,7 @@ impl Runtime {
     /// Ends the connection to the node.
     fn hang_up(&mut self, from_now_on: Node) {
         {
-            let _unforked = self.process.lock_first();
+            let _unforked = self.process.lock_with_priority();
             self.process.node.store(-1, Ordering::Relaxed);
             self.node = from_now_on;
         }
@@ -459,7 +460,7 @@ impl Runtime {
 
     /// The peer wants a link, and it is ours to ask for it.
     fn nudge(&mut self, peer: ProcessId) {
-        let mut state = self.process.lock_first();
+        let mut state = self.process.lock_with_priority();
         if !self.asked.contains(&peer) && !state.wanted_links.contains(&peer) {
             state.wanted_links.push(peer);
         }
@@ -468,7 +469,7 @@ impl Runtime {
     fn suspend(&mut self) {
         let start = Instant::now();
         let suspended = {
-            let mut state = self.process.lock_first();
+            let mut state = self.process.lock_with_priority();
             let suspended = state.device.suspend(now());
             self.process.deliver(&mut state);
             state.wanted_links.clear();
@@ -516,21 +517,21 @@ impl Runtime {
 
     /// The socket for the next connection. A child of a fork knows it, and does not keep it.
     fn take_reserve(&self) -> io::Result<OwnedFd> {
-        let _unforked = self.process.lock_first();
+        let _unforked = self.process.lock_with_priority();
         let socket = self.process.reserve.take()?;
         self.process.node.store(socket.as_raw_fd(), Ordering::Relaxed);
         Ok(socket)
     }
 
     fn keep(&self, socket: OwnedFd) {
-        let _unforked = self.process.lock_first();
+        let _unforked = self.process.lock_with_priority();
         self.process.node.store(-1, Ordering::Relaxed);
         self.process.reserve.put(socket);
     }
 
     fn give_up(&self, socket: OwnedFd) {
         {
-            let _unforked = self.process.lock_first();
+            let _unforked = self.process.lock_with_priority();
             self.process.node.store(-1, Ordering::Relaxed);
             drop(socket);
         }
@@ -539,7 +540,7 @@ impl Runtime {
 
     fn resume(&mut self, socket: OwnedFd, welcome: &Welcome) {
         let start = Instant::now();
-        let mut state = self.process.lock_first();
+        let mut state = self.process.lock_with_priority();
         let suspended = matches!(self.node, Node::Suspended);
         // It was moved while it had no node that could notify it: peers refuse messages with its previous epoch.
         let moved = state.device.epoch() != welcome.epoch;
@@ -556,7 +557,7 @@ impl Runtime {
         self.process.node.store(socket.as_raw_fd(), Ordering::Relaxed);
         self.node = Node::Attached(socket);
         self.process.reserve.fill();
-        self.process.directory.say_again();
+        self.process.directory.resend();
         self.ask_for(wanted);
         if let Node::Attached(socket) = &self.node
             && say(socket, &ToNode::Resumed { elapsed_us: microseconds(start) }).is_err()

@@ -247,7 +247,7 @@ impl Manager {
         }
         inner.cm.expire(now);
         inner.expire_lookups(&self.directory, now);
-        inner.look_again(self, now);
+        inner.repeat_lookups(self, now);
         inner.perform(self, now);
         inner.wakes_at = if more { Some(now) } else { inner.deadline() };
         inner.wakes_at.map(|at| at.saturating_sub(now).min(LOOK))
@@ -390,7 +390,7 @@ impl Inner {
     }
 
     /// Asks the directory again for absent listeners.
-    fn look_again(&mut self, manager: &Manager, now: Duration) {
+    fn repeat_lookups(&mut self, manager: &Manager, now: Duration) {
         let (due, later): (Vec<_>, _) = self.again.drain(..).partition(|(at, _)| *at <= now);
         self.again = later;
         for (_, lookup) in due {
@@ -454,11 +454,11 @@ static WATCH_FOR_FORKS: extern "C" fn() = watch_for_forks;
 /// may hold any of them. The one lock that it keeps using, that of [`rsocket`], is held across `fork`.
 extern "C" fn watch_for_forks() {
     // SAFETY: the functions are never unloaded: the library is linked with `nodelete`.
-    unsafe { libc::pthread_atfork(Some(rsocket::hold), Some(rsocket::let_go), Some(start_anew)) };
+    unsafe { libc::pthread_atfork(Some(rsocket::hold), Some(rsocket::let_go), Some(reset_in_child)) };
 }
 
-unsafe extern "C" fn start_anew() {
-    headroom::start_anew();
+unsafe extern "C" fn reset_in_child() {
+    headroom::reset_in_child();
     waiting::begin_generation();
     CURRENT.store(ptr::null_mut(), Ordering::Release);
     // SAFETY: the child is new, and a thread that makes a manager does not fork.

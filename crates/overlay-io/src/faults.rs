@@ -13,7 +13,7 @@
 use std::io;
 
 use overlay::path_bursts::Wrong;
-use overlay::segment::is_as_said;
+use overlay::segment::matches_claims;
 use overlay::segment::vnet::VnetHeader;
 use overlay::suspicion::{Change, Suspicion};
 use overlay::switch::PortId;
@@ -84,12 +84,12 @@ pub(crate) struct Gluing(Suspicion);
 impl Gluing {
     /// `arrival` has come to `socket`. `is_spoilt`: a node has sealed something that did not open.
     pub fn look(&mut self, socket: &Socket, arrival: &Arrival, is_spoilt: bool) {
-        let is_about_gluing = is_spoilt || arrival.bytes > arrival.length || !self.0.trusts();
-        if !is_about_gluing || self.0.is_over() || !socket.is_to_glue() {
+        let is_about_gro = is_spoilt || arrival.bytes > arrival.length || !self.0.trusts();
+        if !is_about_gro || self.0.is_over() || !socket.is_to_glue() {
             return;
         }
         let change = self.0.saw(!is_spoilt);
-        carry_out(change, |is_aside| socket.put_gluing_aside(is_aside), || socket.blame_gluing());
+        carry_out(change, |is_aside| socket.put_gluing_aside(is_aside), || socket.disable_gro_for_good());
     }
 }
 
@@ -125,7 +125,7 @@ impl Claims {
             self.pause = u32::MAX;
             return;
         }
-        let is_good = is_as_said(vnet, frame);
+        let is_good = matches_claims(vnet, frame);
         let change = self.suspicion.saw(is_good);
         carry_out(change, |is_aside| tap.put_offloads_aside(is_aside), || tap.blame_offloads());
         if is_good && self.suspicion.trusts() {

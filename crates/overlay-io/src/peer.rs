@@ -15,7 +15,7 @@ use overlay::path_rate::PathRate;
 use overlay::topology::NodeId;
 use overlay::tunnel::header::{Header, Protection};
 use overlay::tunnel::keys::{Direction, Root, SECRET};
-use overlay::tunnel::lane::{Heard, Limits, Opening, Refused, Sealing, overhead};
+use overlay::tunnel::lane::{Limits, Opening, ReceiveCounts, Refused, Sealing, overhead};
 use waiting::lock;
 
 use crate::counters::Counter;
@@ -341,7 +341,7 @@ impl Peer {
 
     /// The peer has sent a report.
     pub fn reported(&self, report: &Report) -> Result<(), InvalidMessage> {
-        let sealed = self.sealing.iter().map(|sealing| lock(sealing).sealed_in_all()).sum();
+        let sealed = self.sealing.iter().map(|sealing| lock(sealing).total_sealed()).sum();
         self.quality().reported(report, sealed)
     }
 
@@ -361,15 +361,15 @@ impl Peer {
     /// The report that the peer is to get now.
     pub fn next_report(&self, now: Duration) -> Option<Report> {
         let is_used = self.is_used.swap(false, Ordering::Relaxed);
-        let Heard { opened, missing } = self.heard();
+        let ReceiveCounts { opened, missing } = self.heard();
         let is_due = self.quality().is_due(is_used, now);
         is_due.then(|| PathQuality::report(opened, missing, lock(&self.rate).best(now), now))
     }
 
     /// The counts of datagrams received on all lanes.
-    fn heard(&self) -> Heard {
+    fn heard(&self) -> ReceiveCounts {
         let lanes = self.opening.iter().map(|opening| lock(opening).heard());
-        lanes.fold(Heard::default(), |sum, lane| Heard {
+        lanes.fold(ReceiveCounts::default(), |sum, lane| ReceiveCounts {
             opened: sum.opened + lane.opened,
             // A peer with false counters only deceives itself.
             missing: sum.missing.saturating_add(lane.missing),

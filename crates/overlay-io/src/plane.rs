@@ -118,7 +118,7 @@ impl Shared {
 
     /// The disabled offloads.
     pub fn switched_off(&self) -> Vec<SwitchedOff> {
-        let of_node = self.socket.is_gluing_to_blame().then_some(SwitchedOff {
+        let of_node = self.socket.is_gro_to_blame().then_some(SwitchedOff {
             offload: Offload::UdpGro,
             place: Place::Node,
             fault: Fault::Spoils,
@@ -209,7 +209,7 @@ impl Worker {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let given = stop.clone();
         let work = move || {
-            be_like_programs();
+            use_default_scheduling();
             work(&given);
         };
         let thread = thread::Builder::new().name(name.into()).spawn(work)?;
@@ -236,7 +236,7 @@ impl Drop for Worker {
 /// For threads that carry traffic. Leaves a real-time policy, which a daemon may have and its threads inherit: these threads share the
 /// processors with the programs whose traffic they carry. With real-time priority they would take the processors as long as there is
 /// traffic.
-pub fn be_like_programs() {
+pub fn use_default_scheduling() {
     let none = libc::sched_param { sched_priority: 0 };
     // SAFETY: the parameters are live. A refusal changes nothing.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const none) };

@@ -32,9 +32,9 @@ pub struct Socket {
     /// Whether the kernel cuts, and glues together.
     offloads: Offloads,
     /// It does not glue, though it is to,
-    is_gluing_put_aside: AtomicBool,
+    is_gro_suspended: AtomicBool,
     /// and for good.
-    is_gluing_to_blame: AtomicBool,
+    is_gro_to_blame: AtomicBool,
 }
 
 impl Socket {
@@ -51,8 +51,8 @@ impl Socket {
             cuts: state.max_gso_segments(),
             state,
             offloads: Offloads::ALL,
-            is_gluing_put_aside: AtomicBool::new(false),
-            is_gluing_to_blame: AtomicBool::new(false),
+            is_gro_suspended: AtomicBool::new(false),
+            is_gro_to_blame: AtomicBool::new(false),
         })
     }
 
@@ -71,7 +71,7 @@ impl Socket {
     /// Whether what has come from one node comes together.
     #[must_use]
     pub fn glues(&self) -> bool {
-        self.is_to_glue() && !self.is_gluing_put_aside.load(Ordering::Relaxed)
+        self.is_to_glue() && !self.is_gro_suspended.load(Ordering::Relaxed)
     }
 
     /// Whether it would if nothing was wrong with that.
@@ -80,14 +80,14 @@ impl Socket {
     }
 
     /// Notes that what was put aside misbehaves.
-    pub fn blame_gluing(&self) {
-        self.is_gluing_to_blame.store(true, Ordering::Relaxed);
+    pub fn disable_gro_for_good(&self) {
+        self.is_gro_to_blame.store(true, Ordering::Relaxed);
     }
 
     /// Whether it does.
     #[must_use]
-    pub fn is_gluing_to_blame(&self) -> bool {
-        self.is_gluing_to_blame.load(Ordering::Relaxed)
+    pub fn is_gro_to_blame(&self) -> bool {
+        self.is_gro_to_blame.load(Ordering::Relaxed)
     }
 
     /// Lets nothing come together for now, or lets it again if it is to.
@@ -98,7 +98,7 @@ impl Socket {
         if self.is_to_glue() {
             set_gro(&self.socket, !is_aside)?;
         }
-        self.is_gluing_put_aside.store(is_aside, Ordering::Relaxed);
+        self.is_gro_suspended.store(is_aside, Ordering::Relaxed);
         Ok(())
     }
 

@@ -271,7 +271,7 @@ fn a_query_repeated_on_the_same_link_is_answered_once() {
     let read = Header { dst_qpn, src_qpn, va, rkey, total: 8, msn: 0x00ff_fff0, ..Header::new(Opcode::Read) };
     beset.say(&frame(&read, &[]));
     assert_eq!(beset.count(Opcode::ReadResponse), 1);
-    beset.say(&frame(&Header { flags: flag::SAID_AGAIN, ..read }, &[]));
+    beset.say(&frame(&Header { flags: flag::RETRANSMITTED, ..read }, &[]));
     assert_eq!(beset.count(Opcode::ReadResponse), 1);
 }
 
@@ -283,7 +283,7 @@ fn a_query_repeated_during_its_answer_is_answered_once() {
     let (dst_qpn, src_qpn) = (beset.end.qpn, beset.peer.qpn);
     let (va, rkey, total) = (beset.end.va(0), beset.end.key, 1 << 20);
     let read = Header { dst_qpn, src_qpn, va, rkey, total, msn: 0x00ff_fff0, ..Header::new(Opcode::Read) };
-    for flags in [0, flag::SAID_AGAIN] {
+    for flags in [0, flag::RETRANSMITTED] {
         beset.write(&frame(&Header { flags, ..read }, &[]));
         beset.net.nodes[0].device.progress(beset.net.now);
     }
@@ -337,7 +337,7 @@ fn a_peer_that_ignores_the_limit_of_datagrams_does_not_fill_memory() {
     let one = Header { dst_qpn, src_qpn, length: 1000, total: 1000, ..Header::new(Opcode::Datagram) };
     let flood = (0..5000).flat_map(|msn| frame(&Header { msn, ..one }, &[0; 1000]));
     let lost = victim.hear(&flood.collect::<Vec<u8>>());
-    assert_eq!(lost, Some(LinkLoss::Violation("more datagrams on their way than agreed")));
+    assert_eq!(lost, Some(LinkLoss::Violation("more datagrams in flight than allowed")));
 }
 
 #[test]

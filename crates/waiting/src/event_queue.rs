@@ -52,7 +52,7 @@ impl<T> EventQueue<T> {
 
     fn events(&self) -> MutexGuard<'_, VecDeque<T>> {
         let events = lock(self.events.get());
-        if self.generation.load(Ordering::Relaxed) != generation() && self.ready.become_own() {
+        if self.generation.load(Ordering::Relaxed) != generation() && self.ready.replace_in_child() {
             self.generation.store(generation(), Ordering::Relaxed);
         }
         events

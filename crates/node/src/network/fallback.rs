@@ -6,7 +6,7 @@
 use std::io;
 
 use overlay_io::fallback::{Fallback, Inlet};
-use overlay_io::plane::be_like_programs;
+use overlay_io::plane::use_default_scheduling;
 use rpc::datagrams::{Inbox, Outbox};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
@@ -23,7 +23,7 @@ impl Traffic {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("th-overlay-tls")
-            .on_thread_start(be_like_programs)
+            .on_thread_start(use_default_scheduling)
             .enable_time()
             .build()?;
         Ok(Self(Some(runtime)))

@@ -33,7 +33,7 @@ pub mod split;
 pub mod vnet;
 
 pub use checksum::complete_checksum;
-pub use claims::is_as_said;
+pub use claims::matches_claims;
 pub use layout::LayoutError;
 pub use merge::{Merger, Segment};
 pub use split::{Plan, SplitError};

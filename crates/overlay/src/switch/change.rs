@@ -52,18 +52,18 @@ impl Switch {
     /// A way into a LAN was closed here, or opened.
     pub(super) fn lan_has_changed(&mut self, now: Duration) {
         (self.lan_changes.notices, self.lan_changes.due) = (NOTICES, now);
-        self.learn_anew();
+        self.relearn();
     }
 
     /// A notice has come.
-    pub(super) fn hear_of_change(&mut self, now: Duration) {
+    pub(super) fn on_change_notice(&mut self, now: Duration) {
         if self.lan_changes.heard.is_none_or(|heard| now >= heard + SAME) {
             self.lan_changes.heard = Some(now);
-            self.learn_anew();
+            self.relearn();
         }
     }
 
-    fn learn_anew(&mut self) {
+    fn relearn(&mut self) {
         self.learned.forget_all();
         // A restart at each change could starve the last stations.
         self.lan_changes.once_more = true;
@@ -84,7 +84,7 @@ impl Switch {
     }
 
     /// Adds to `out` what is due of notices and announcements.
-    pub(super) fn tell_of_changes(&mut self, now: Duration, out: &mut Vec<Parcel>) {
+    pub(super) fn announce_changes(&mut self, now: Duration, out: &mut Vec<Parcel>) {
         if self.ports.have_opened(now) {
             self.lan_has_changed(now);
         }
@@ -92,7 +92,7 @@ impl Switch {
             self.lan_changes.notices -= 1;
             self.lan_changes.due = now + NOTICE_INTERVAL;
             self.send_notice(out);
-            self.learn_anew();
+            self.relearn();
         }
         self.announce_next(now, out);
     }

@@ -40,7 +40,7 @@ impl Switch {
         }
         self.admit_from_port(&front, port, now)?;
         if front.destination.is_group() {
-            self.hear_claim(&passing);
+            self.learn_claim(&passing);
             return match self.question(port, &passing) {
                 Some((question, owner)) if self.answered.is_first(front.source, question.target(), now) => {
                     Ok(Verdict::Answered(question.answer(front.source, owner)))
@@ -112,11 +112,11 @@ impl Switch {
     }
 
     /// Learns from the claims of the sender.
-    pub(super) fn hear_claim(&mut self, passing: &Passing<'_>) {
+    pub(super) fn learn_claim(&mut self, passing: &Passing<'_>) {
         let sender = passing.front.source;
         match resolution::claim(&passing.front, passing.frame.bytes) {
-            Some(Claim::Address(address)) => self.managed.hear_claim(address, sender),
-            Some(Claim::Router(address)) => self.managed.hear_router(address, sender),
+            Some(Claim::Address(address)) => self.managed.learn_claim(address, sender),
+            Some(Claim::Router(address)) => self.managed.learn_router(address, sender),
             None => {}
         }
     }

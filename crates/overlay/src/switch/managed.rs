@@ -126,7 +126,7 @@ impl ManagedMacs {
     }
 
     /// Whether `epoch` is higher than all that is known of `mac`, also if its instance has ended.
-    pub fn is_news(&self, mac: Mac, epoch: Epoch) -> bool {
+    pub fn is_newer(&self, mac: Mac, epoch: Epoch) -> bool {
         self.table.get(&mac).is_none_or(|managed| managed.past.epoch < epoch)
     }
 
@@ -146,7 +146,7 @@ impl ManagedMacs {
 
     /// Applies an update of the coordinator, if it is new: `home` is `None` for an instance that has ended.
     pub fn push(&mut self, entry: &Entry, home: Option<Place>, now: Duration) -> bool {
-        if !self.is_news(entry.mac, entry.epoch) {
+        if !self.is_newer(entry.mac, entry.epoch) {
             return false;
         }
         let mut past = Past {
@@ -232,14 +232,14 @@ impl ManagedMacs {
     }
 
     /// A station claims that `mac` has `address`.
-    pub fn hear_claim(&mut self, address: IpAddr, mac: Mac) {
+    pub fn learn_claim(&mut self, address: IpAddr, mac: Mac) {
         if let Some(owners) = self.owners.get_mut(&address) {
             owners.is_disputed = !owners.macs.contains(&mac);
         }
     }
 
     /// A station claims that `mac` is an IPv6 router with `address`. Claims in the name of another station are ignored.
-    pub fn hear_router(&mut self, address: Ipv6Addr, mac: Mac) {
+    pub fn learn_router(&mut self, address: Ipv6Addr, mac: Mac) {
         let owners = self.owners.get(&IpAddr::V6(address));
         let is_others = owners.is_some_and(|owners| !owners.macs.contains(&mac));
         let managed = self.table.get_mut(&mac).filter(|managed| managed.home.is_some() && !is_others);
@@ -324,14 +324,14 @@ mod tests {
     fn the_last_claim_owns_an_address() {
         let mut macs = macs();
         let (other, address) = (Mac([2, 0, 0, 0, 0, 2]), IpAddr::from([10, 0, 0, 1]));
-        macs.hear_claim(address, other);
+        macs.learn_claim(address, other);
         macs.push(&entry(1, 1), Some(Place::Node(OTHER)), SECOND);
         assert_eq!(macs.owner(address).unwrap().0, MAC);
-        macs.hear_claim(address, other);
+        macs.learn_claim(address, other);
         assert!(macs.owner(address).is_none() && macs.is_disputed(address));
-        macs.hear_claim(address, MAC);
+        macs.learn_claim(address, MAC);
         assert!(macs.owner(address).is_some() && !macs.is_disputed(address));
-        macs.hear_claim(address, other);
+        macs.learn_claim(address, other);
         macs.push(&entry(2, 1), Some(Place::Node(OTHER)), SECOND);
         assert!(macs.owner(address).is_some(), "what the coordinator says last is believed");
     }
@@ -342,19 +342,19 @@ mod tests {
         let (other, own, others) =
             (Mac([2, 0, 0, 0, 0, 2]), "fe80::1".parse().unwrap(), "fe80::2".parse().unwrap());
         let addressed = |mac, address| Entry { mac, addresses: vec![IpAddr::V6(address)], ..entry(1, 1) };
-        macs.hear_router(own, MAC);
+        macs.learn_router(own, MAC);
         macs.push(&addressed(MAC, own), Some(Place::Node(OTHER)), SECOND);
         macs.push(&addressed(other, others), Some(Place::Node(OTHER)), SECOND);
         let is_router = |macs: &ManagedMacs, mac| macs.get(mac).unwrap().station(mac).is_router;
-        macs.hear_router(others, MAC);
+        macs.learn_router(others, MAC);
         assert!(!is_router(&macs, MAC), "in the name of another one, or before it was managed");
-        macs.hear_router(own, MAC);
-        macs.hear_router("fe80::3".parse().unwrap(), other);
+        macs.learn_router(own, MAC);
+        macs.learn_router("fe80::3".parse().unwrap(), other);
         assert!(is_router(&macs, MAC) && is_router(&macs, other));
         macs.push(&entry(2, 1), Some(Place::Port(PortId(1))), SECOND);
         assert!(is_router(&macs, MAC));
         macs.push(&entry(3, 1), None, SECOND);
-        macs.hear_router(own, MAC);
+        macs.learn_router(own, MAC);
         macs.push(&entry(4, 1), Some(Place::Node(OTHER)), SECOND);
         assert!(!is_router(&macs, MAC), "another one has its MAC");
     }

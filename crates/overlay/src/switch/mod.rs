@@ -268,7 +268,7 @@ impl Switch {
             let probe = Probe { node: self.me, port, nonce: self.probe_nonce(port) };
             Parcel::whole(To::Port(port), probe.encode())
         }));
-        self.tell_of_changes(now, out);
+        self.announce_changes(now, out);
         if now >= self.swept + SWEEP_INTERVAL {
             self.swept = now;
             self.learned.sweep(now);

@@ -88,7 +88,7 @@ impl Switch {
     /// here is under way.
     pub fn prepare(&mut self, mac: Mac, port: PortId, epoch: Epoch) -> Result<(), Refused> {
         self.ports.get(port).ok_or(Refused::NoPort(mac))?;
-        if !self.managed.is_news(mac, epoch) {
+        if !self.managed.is_newer(mac, epoch) {
             return Err(Refused::Old(mac));
         }
         if let Some(arriving) = self.moves.arriving.get(&mac) {
@@ -127,7 +127,7 @@ impl Switch {
     /// # Errors
     /// If the entry breaks a limit, or names a port of this node that does not exist.
     pub fn commit(&mut self, entry: &Entry, now: Duration, out: &mut Vec<Parcel>) -> Result<bool, Refused> {
-        if !self.managed.is_news(entry.mac, entry.epoch) {
+        if !self.managed.is_newer(entry.mac, entry.epoch) {
             return Ok(false);
         }
         let home = self.home_of(entry)?;
@@ -281,13 +281,13 @@ impl Switch {
     /// the MAC back.
     pub fn withdraw(&mut self, mac: Mac, epoch: Epoch, now: Duration) -> bool {
         let entry = Entry { mac, node: self.me, port: None, epoch, addresses: Vec::new() };
-        let is_news = self.managed.push(&entry, None, now);
-        if is_news {
+        let is_newer = self.managed.push(&entry, None, now);
+        if is_newer {
             self.changes.add(mac);
             self.moves.leaving.remove(&mac);
             self.moves.arriving.remove(&mac);
         }
-        is_news
+        is_newer
     }
 
     /// Takes `present` for all stations that there were when the coordinator gave out `until`: of others, what is known with

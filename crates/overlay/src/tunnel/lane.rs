@@ -118,7 +118,7 @@ impl Sealing {
 
     /// How many datagrams were sealed, with all keys.
     #[must_use]
-    pub fn sealed_in_all(&self) -> u64 {
+    pub fn total_sealed(&self) -> u64 {
         self.former + self.header.counter
     }
 
@@ -192,7 +192,7 @@ pub struct Opening {
 
 /// The receiving end of a lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Heard {
+pub struct ReceiveCounts {
     /// Datagrams that were opened.
     pub opened: u64,
     /// Those that were sealed before the newest one of each generation, and have not come: they are lost, or late.
@@ -238,13 +238,13 @@ impl Opening {
 
     /// The counts of received datagrams.
     #[must_use]
-    pub fn heard(&self) -> Heard {
+    pub fn heard(&self) -> ReceiveCounts {
         let known = [self.previous.as_ref(), Some(&self.current), self.next.as_ref()];
         let reached = known.into_iter().flatten().map(|generation| generation.window.reached());
         // A forged counter is in no window: what was reached was sealed.
         // A peer may count as it likes.
         let sealed = reached.fold(self.ended, u64::saturating_add);
-        Heard { opened: self.opened, missing: sealed.saturating_sub(self.opened) }
+        ReceiveCounts { opened: self.opened, missing: sealed.saturating_sub(self.opened) }
     }
 
     /// The newest generation of an accepted datagram.
@@ -340,7 +340,7 @@ mod tests {
             assert_eq!(open(&mut opening, &next.encode()), Err(Refused::UnknownKey));
         }
         assert!(!sealing.is_unconfirmed());
-        assert_eq!(opening.heard(), Heard { opened: 3, missing: 0 });
+        assert_eq!(opening.heard(), ReceiveCounts { opened: 3, missing: 0 });
     }
 
     #[test]
@@ -455,9 +455,9 @@ mod tests {
             }
             heard.push(opening.heard());
         }
-        assert_eq!(heard[3], Heard { opened: 3, missing: 0 }, "nothing has come since");
-        assert_eq!(heard[4], Heard { opened: 4, missing: 1 });
-        assert_eq!(heard[999], Heard { opened: 900, missing: 100 });
+        assert_eq!(heard[3], ReceiveCounts { opened: 3, missing: 0 }, "nothing has come since");
+        assert_eq!(heard[4], ReceiveCounts { opened: 4, missing: 1 });
+        assert_eq!(heard[999], ReceiveCounts { opened: 900, missing: 100 });
     }
 
     #[test]
@@ -489,10 +489,10 @@ mod tests {
             }
         }
         assert!(sealing.sealed().0 > 9 && lost > 20);
-        assert_eq!(opening.heard(), Heard { opened: 190 - lost, missing: lost });
-        assert_eq!(sealing.sealed_in_all(), 190);
+        assert_eq!(opening.heard(), ReceiveCounts { opened: 190 - lost, missing: lost });
+        assert_eq!(sealing.total_sealed(), 190);
         let (mut sealing, mut opening) = lane(LIMITS);
         open(&mut opening, &seal(&mut sealing, b"", NOW).unwrap()).unwrap();
-        assert_eq!(opening.heard(), Heard { opened: 1, missing: 0 });
+        assert_eq!(opening.heard(), ReceiveCounts { opened: 1, missing: 0 });
     }
 }

@@ -24,8 +24,8 @@ use crate::mapping::{self, Source};
 /// behind them. Pages of the memory are freed as they are copied, if it is `shown_once`, that is mapped at no other place.
 ///
 /// # Safety
-/// The range was turned; nothing of this thread's stack or thread-local storage lies in it.
-pub(super) unsafe fn turn_back(range: &Range<u64>, memory: BorrowedFd<'_>, offset: u64, shown_once: bool) {
+/// The range was converted; nothing of this thread's stack or thread-local storage lies in it.
+pub(super) unsafe fn make_private(range: &Range<u64>, memory: BorrowedFd<'_>, offset: u64, shown_once: bool) {
     let _undisturbed = SignalsBlocked::new();
     let done_with = |place, length| {
         if shown_once {
@@ -35,7 +35,7 @@ pub(super) unsafe fn turn_back(range: &Range<u64>, memory: BorrowedFd<'_>, offse
     // SAFETY: the caller's promise.
     let done = unsafe { make_anonymous(range, |done, part| done_with(offset + done, part)) };
     // SAFETY: as above.
-    unsafe { make_private(&(range.start + done..range.end), memory, offset + done, done_with) };
+    unsafe { remap_private(&(range.start + done..range.end), memory, offset + done, done_with) };
     // As far as they are known.
     let _ = sleepers::for_each_in(range, |word| memfd::wake(memory, offset + (word - range.start)));
 }
@@ -43,7 +43,7 @@ pub(super) unsafe fn turn_back(range: &Range<u64>, memory: BorrowedFd<'_>, offse
 /// Replaces pages by anonymous ones, and tells `done_with` from where on, and how many bytes. Returns for how many that could be done.
 ///
 /// # Safety
-/// As for [`turn_back`].
+/// As for [`make_private`].
 unsafe fn make_anonymous(range: &Range<u64>, done_with: impl Fn(u64, u64)) -> u64 {
     let length = range.end - range.start;
     // One place for all of it, so that the parts become one mapping again.
@@ -85,9 +85,9 @@ unsafe fn replace(block: &Range<u64>, fresh: &Scratch, offset: u64, handler: &Ha
 /// where the private mapping shows it, or in the page's copy. Tells `done_with` which parts of the memory are not needed here any more.
 ///
 /// # Safety
-/// As for [`turn_back`]; what is mapped there now, and is not shared, is left alone. Where nothing is, `mremap` has failed: the kernel
+/// As for [`make_private`]; what is mapped there now, and is not shared, is left alone. Where nothing is, `mremap` has failed: the kernel
 /// finds only behind the unmapping that the program may not have so much (`RLIMIT_DATA`).
-unsafe fn make_private(
+unsafe fn remap_private(
     range: &Range<u64>,
     memory: BorrowedFd<'_>,
     offset: u64,
@@ -154,16 +154,16 @@ mod tests {
         let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
         let pages = Pages::new(LENGTH);
         let memory = memfd::create(LENGTH).unwrap();
-        pages.turn(&memory, &handler).unwrap();
+        pages.make_shared(&memory, &handler).unwrap();
         let done_with = |place, length| memfd::give_back(memory.as_fd(), place, length);
-        // SAFETY: the range was turned. In the end it is not the memory any more, and is left alone.
-        let make_private = || unsafe { make_private(&pages.range(), memory.as_fd(), 0, done_with) };
-        pages.count_while(make_private);
+        // SAFETY: the range was converted. In the end it is not the memory any more, and is left alone.
+        let remap = || unsafe { remap_private(&pages.range(), memory.as_fd(), 0, done_with) };
+        pages.count_while(remap);
         // A page fault of the writer's, which was on its way meanwhile, may find its page given back, makes another, and then sees that it
         // has its copy. That page goes with the memory.
         assert!(allocated(&memory) <= PAGE, "{} bytes are left", allocated(&memory));
         pages.assert_zeros_when_given_back();
-        make_private();
+        remap();
     }
 
     /// Bytes of this process that count against `RLIMIT_DATA`.
@@ -189,12 +189,12 @@ mod tests {
         let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
         let pages = Pages::new(LENGTH);
         let memory = memfd::create(LENGTH).unwrap();
-        pages.turn(&memory, &handler).unwrap();
+        pages.make_shared(&memory, &handler).unwrap();
         let most = data() + LENGTH + BLOCK + BLOCK / 2;
         let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
         // SAFETY: the limit is live.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_DATA, &raw const limit) }, 0);
-        pages.turn_back(&memory);
+        pages.make_private(&memory);
         assert!(pages.are_intact());
     }
 
@@ -203,9 +203,9 @@ mod tests {
         let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
         let pages = Pages::new(BLOCK);
         let memory = memfd::create(BLOCK).unwrap();
-        pages.turn(&memory, &handler).unwrap();
+        pages.make_shared(&memory, &handler).unwrap();
         assert_eq!(allocated(&memory), BLOCK);
-        pages.turn_back(&memory);
+        pages.make_private(&memory);
         assert_eq!(allocated(&memory), 0);
         assert!(pages.are_intact());
     }

@@ -26,7 +26,7 @@ use super::userfault::{Handler, PageTable};
 use super::{memfd, sleepers};
 use crate::mapping::{self, Source};
 
-/// Turns `block`, which lies in one private anonymous mapping, into the bytes of `memory` from
+/// Converts `block`, which lies in one private anonymous mapping, into the bytes of `memory` from
 /// `offset` on.
 ///
 /// # Errors
@@ -34,7 +34,7 @@ use crate::mapping::{self, Source};
 ///
 /// # Safety
 /// Nothing of this thread's stack or thread-local storage lies in the block.
-pub(super) unsafe fn turn(
+pub(super) unsafe fn make_shared(
     block: &Range<u64>,
     memory: BorrowedFd<'_>,
     offset: u64,
@@ -46,22 +46,22 @@ pub(super) unsafe fn turn(
     let _undisturbed = SignalsBlocked::new();
     let held = handler.hold_at_missing(block)?;
     // SAFETY: the caller's promise.
-    let turned =
+    let converted =
         aside.take(block, handler, &pages).and_then(|()| unsafe { share(block, &aside, memory, offset) });
-    if turned.is_err() {
+    if converted.is_err() {
         // SAFETY: a thread that touches a missing page waits.
         unsafe { aside.put_back(at, handler, &pages) };
     }
     drop(held);
-    turned
+    converted
 }
 
 /// Maps `memory` over `block`, whose pages are `aside`, with their content.
 ///
 /// # Safety
-/// As for [`turn`].
+/// As for [`make_shared`].
 unsafe fn share(block: &Range<u64>, aside: &Scratch, memory: BorrowedFd<'_>, offset: u64) -> io::Result<()> {
-    if sleepers::any_in(block)? {
+    if sleepers::any_waiter_in(block)? {
         return Err(io::ErrorKind::ResourceBusy.into());
     }
     let length = block.end - block.start;
@@ -92,8 +92,8 @@ mod tests {
         let pages = Pages::new(4 * BLOCK);
         let memory = memfd::create(4 * BLOCK).unwrap();
         pages.count_while(|| {
-            pages.turn(&memory, &handler).unwrap();
-            pages.turn_back(&memory);
+            pages.make_shared(&memory, &handler).unwrap();
+            pages.make_private(&memory);
         });
         pages.assert_zeros_when_given_back();
     }
@@ -111,11 +111,11 @@ mod tests {
         });
         let _filled = theirs.hold_at_missing(&second).unwrap();
         let memory = memfd::create(2 * BLOCK).unwrap();
-        let turned = [(&first, 0), (&second, BLOCK)].map(|(block, offset)| {
+        let converted = [(&first, 0), (&second, BLOCK)].map(|(block, offset)| {
             // SAFETY: the pages are our own, and no stack.
-            unsafe { turn(block, memory.as_fd(), offset, &ours) }.map_err(|error| error.raw_os_error())
+            unsafe { make_shared(block, memory.as_fd(), offset, &ours) }.map_err(|error| error.raw_os_error())
         });
-        assert_eq!(turned, [Ok(()), Err(Some(libc::EBUSY))]);
+        assert_eq!(converted, [Ok(()), Err(Some(libc::EBUSY))]);
         assert!(pages.are_intact());
     }
 
@@ -142,11 +142,11 @@ mod tests {
         let middle = pages.at().wrapping_byte_add(BLOCK as usize / 2);
         let Ok(held) = hold(middle, PAGE) else { return test_support::skip("no io_uring") };
         let memory = memfd::create(BLOCK).unwrap();
-        let turn = || pages.turn(&memory, &handler);
-        assert_eq!(turn().unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+        let attempt = || pages.make_shared(&memory, &handler);
+        assert_eq!(attempt().unwrap_err().kind(), io::ErrorKind::ResourceBusy);
         assert!(pages.are_intact());
         drop(held);
-        while turn().is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy) {
+        while attempt().is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy) {
             std::thread::yield_now();
         }
         assert!(pages.are_intact());
@@ -161,16 +161,16 @@ mod tests {
         std::thread::scope(|scope| {
             let sleeper = scope.spawn(|| sleep_on(word));
             wait_for_a_sleeper(&pages.range());
-            assert_eq!(pages.turn(&memory, &handler).unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+            assert_eq!(pages.make_shared(&memory, &handler).unwrap_err().kind(), io::ErrorKind::ResourceBusy);
             pages.wake(PAGE);
             sleeper.join().unwrap().unwrap();
         });
-        pages.turn(&memory, &handler).unwrap();
+        pages.make_shared(&memory, &handler).unwrap();
         memfd::seal(memory.as_fd(), false).unwrap();
         std::thread::scope(|scope| {
             let sleeper = scope.spawn(|| sleep_on(word));
             wait_for_a_sleeper(&pages.range());
-            pages.turn_back(&memory);
+            pages.make_private(&memory);
             sleeper.join().unwrap().unwrap();
         });
     }
@@ -196,8 +196,8 @@ mod tests {
             let sleeper = scope.spawn(|| sleep_on(word));
             wait_for_a_sleeper(&pages.range());
             for _ in 0..100 {
-                let turned = pages.turn(&memfd::create(BLOCK).unwrap(), &handler);
-                assert_eq!(turned.unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+                let converted = pages.make_shared(&memfd::create(BLOCK).unwrap(), &handler);
+                assert_eq!(converted.unwrap_err().kind(), io::ErrorKind::ResourceBusy);
             }
             pages.wake(PAGE + 8);
             sleeper.join().unwrap().unwrap();
@@ -212,7 +212,7 @@ mod tests {
         let pages = Pages::new(BLOCK);
         // SAFETY: the pages are our own.
         assert_eq!(unsafe { libc::mlock(pages.at(), BLOCK as usize) }, 0);
-        pages.turn(&memfd::create(BLOCK).unwrap(), &handler).unwrap();
+        pages.make_shared(&memfd::create(BLOCK).unwrap(), &handler).unwrap();
         assert!(pages.are_intact());
     }
 
@@ -221,7 +221,7 @@ mod tests {
         let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
         let pages = Pages::new(BLOCK);
         let memory = memfd::create(BLOCK).unwrap();
-        pages.turn(&memory, &handler).unwrap();
+        pages.make_shared(&memory, &handler).unwrap();
         memfd::seal(memory.as_fd(), true).unwrap();
         let mapped = Mapped::new(&memory, u64::MAX).unwrap();
         let neighbour = mapped.address(100, 8).unwrap();
