@@ -421,7 +421,7 @@ mod tests {
         assert!(refused.contains("`b`") && refused.contains("--name"), "{refused}");
         for name in ["coordinator", "B"] {
             let refused = world.admit(&request(secret, &second, name)).unwrap_err();
-            assert!(refused.contains("no host's certificate"), "{refused}");
+            assert!(refused.contains("not for a host's certificate"), "{refused}");
         }
     }
 

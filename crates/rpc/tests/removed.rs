@@ -62,7 +62,7 @@ async fn who_was_removed_is_refused_whoever_dials_until_the_name_is_another_keys
     other.gate().set(without("h1", None));
     let (_, refused) = join(&before, &other, &listener).await;
     let refused = refused.unwrap_err().to_string();
-    assert!(refused.contains("the host `h1` was removed"), "{refused}");
+    assert!(refused.contains("host `h1` was removed"), "{refused}");
     assert!(join(&other, &before, &listener).await.0.unwrap_err().to_string().contains("was removed"));
     let heir = reissue(pki.path(), "h1");
     let after = endpoint(pki.path(), "h1");

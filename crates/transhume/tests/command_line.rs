@@ -369,8 +369,8 @@ fn a_daemon_that_cannot_listen_says_what_helps() {
     assert!(stage.run(&["pki", "--dir", &folder, "coordinator"]).status.success());
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     for (address, help) in [
-        ("192.0.2.1:7700".to_owned(), "take an address of this host"),
-        (taken.local_addr().unwrap().to_string(), "take another port"),
+        ("192.0.2.1:7700".to_owned(), "use an address of this host"),
+        (taken.local_addr().unwrap().to_string(), "use another port"),
     ] {
         let arguments = ["coordinator", "--listen", &address, "--pki", &folder, "--state", &folder];
         let ended = stage.run(&arguments);
