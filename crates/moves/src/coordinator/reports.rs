@@ -1,4 +1,4 @@
-//! What the nodes say, and what it means for a move.
+//! Handles the reports of nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -41,7 +41,7 @@ impl Coordinator {
         out.push(Output::Send { to: from.clone(), message: ToNode::Located { places } });
     }
 
-    /// A node speaks for its own part in a move only.
+    /// Handles a node's report. A node speaks for its own part in a move only.
     pub(super) fn report(
         &mut self,
         from: &HostName,
@@ -69,8 +69,8 @@ impl Coordinator {
         }
     }
 
-    /// A directive that came late can make a destination prepare for a move that is over. No
-    /// source is left in one: a move is over when its source has said so.
+    /// Handles a report about a move that has ended: a delayed directive may have made a destination prepare again. A source
+    /// cannot be left over, because a move ends only after its source has reported.
     fn report_of_ended(&self, from: &HostName, id: MoveId, vid: Vid, report: &Report, out: &mut Vec<Output>) {
         let waits = matches!(
             report,
@@ -140,7 +140,7 @@ impl Coordinator {
         out: &mut Vec<Output>,
     ) {
         if facts.len() > MAX_BLOB {
-            let reason = format!("what the check at the source found takes more than {MAX_BLOB} bytes");
+            let reason = format!("the result of the check at the source exceeds {MAX_BLOB} bytes");
             return self.give_up(id, vec![reason], now, out);
         }
         if let Some(live) = self.lives.get_mut(&id).filter(|live| live.facts.is_none()) {
@@ -172,7 +172,7 @@ impl Coordinator {
             (Stage::Began, Report::Progress { bytes, total }) => {
                 self.goes_on(id, (bytes, total), now, out);
             }
-            // A restore needs nobody's suspension, and may be ready before others are prepared.
+            // A restore waits for no suspension, and may be ready before others are prepared.
             (Stage::Began, Report::Ready)
                 if live.phase == Phase::Prepare && record.source.host().is_none() =>
             {
@@ -201,8 +201,8 @@ impl Coordinator {
         }
     }
 
-    /// Memory or images come or go. The memory of an instance that runs meanwhile, and the images of a checkpoint, may take as long as
-    /// they do, if there is ever more of them.
+    /// Handles progress of memory or images. Sending the memory of a running instance, and saving or reading a checkpoint, may take any
+    /// time as long as there is progress.
     fn goes_on(&mut self, id: MoveId, (bytes, total): (u64, u64), now: Duration, out: &mut Vec<Output>) {
         out.push(Output::Event { id, event: Event::Progress { bytes, total } });
         let Some(phase) = self.lives.get(&id).map(|live| live.phase) else { return };
@@ -215,7 +215,7 @@ impl Coordinator {
         }
     }
 
-    /// An instance speaks from where it is, with its present epoch; an older word is only acknowledged.
+    /// Handles the end of an instance. Only a report from its location with its current epoch counts; an older one is just acknowledged.
     pub(super) fn exited(
         &mut self,
         from: &HostName,
@@ -269,7 +269,7 @@ fn trouble(id: MoveId, host: &HostName, reason: String, out: &mut Vec<Output>) {
     out.push(Output::Event { id, event: Event::Trouble { host: host.clone(), reason } });
 }
 
-/// The report with its texts cut to what is kept of them.
+/// Truncates the texts of a report to their limits.
 fn bounded(report: Report) -> Report {
     match report {
         Report::Refused { mut reasons } => {

@@ -1,4 +1,4 @@
-//! Hosts that do not answer.
+//! Detects hosts that do not answer.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use crate::journal::MoveRecord;
 use crate::progress::{Event, Phase, Silence};
 use crate::{HostName, MoveId};
 
-/// How long a host may say nothing before the user is told. The check takes up to a second for what is there for a moment only.
+/// How long a host may be silent before the user is told. The check takes up to a second for transient blockers.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long the host of a restore that is given up may say nothing before that is over for the user.
+/// How long the host of a failed restore may be silent before the restore is over for the user.
 const PATIENCE_WITH_RESTORES: Duration = Duration::from_secs(1);
 
 impl Coordinator {
-    /// Tells the user for which hosts the move waits, if it does.
+    /// Tells the user which hosts the move waits for.
     pub(super) fn tell_silence(&self, id: MoveId, now: Duration, out: &mut Vec<Output>) {
         let (Some(live), Some(record)) = (self.lives.get(&id), self.image.moves.get(&id)) else { return };
         for (host, heard) in live.awaited(record) {
@@ -27,7 +27,7 @@ impl Coordinator {
         }
     }
 
-    /// Tells the user that a restore is given up whose host does not say that nothing is left of it.
+    /// Tells the user that a restore has failed, although its host has not confirmed its cleanup.
     pub(super) fn tell_unanswered_restore(&mut self, id: MoveId, now: Duration, out: &mut Vec<Output>) {
         let is_silent =
             |live: &Live| Due::after(live.destination_heard.0, PATIENCE_WITH_RESTORES).reached(now);

@@ -1,4 +1,4 @@
-//! One instance on a node: its durable entry, what is known beside it, and what comes next.
+//! One instance on a node: its durable entry, its volatile state, and the next step.
 
 use fabric::Vid;
 
@@ -8,8 +8,8 @@ use crate::due::Due;
 use crate::entry::{Arrival, Entry, NodeRecord, Role};
 use crate::protocol::{Report, Suspension, ToCoordinator};
 
-/// Why a move does not go on of which a node remembers too little.
-pub(super) const RESTARTED: &str = "the node restarted in the middle of the move";
+/// The failure of a move whose volatile state a restart of the node has lost.
+pub(super) const RESTARTED: &str = "the node restarted during the move";
 
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Cell {
@@ -17,32 +17,32 @@ pub(super) struct Cell {
     pub(super) live: Live,
 }
 
-/// What a node knows of an instance until it restarts.
+/// A node's volatile state of an instance.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Live {
-    /// The operation under way.
+    /// The operation in progress.
     pub(super) under_way: Option<UnderWay>,
-    /// What was asked for besides: a check, or a pre-copy.
+    /// A requested check or pre-copy.
     pub(super) asked: Option<(Step, Operation)>,
-    /// At the host: the instance runs.
+    /// On the host: the instance runs.
     pub(super) running: bool,
-    /// At the host: the move whose rollback is to be reported when the instance runs.
+    /// On the host: the move whose rollback is reported when the instance runs.
     pub(super) owes: Option<MoveId>,
-    /// At the host: how the pre-copy for a move ended.
+    /// On the host: the result of the pre-copy of a move.
     pub(super) precopied: Option<(MoveId, Report)>,
-    /// At the source.
+    /// On the source.
     pub(super) suspended: Option<Suspension>,
-    /// At the source: bytes.
+    /// On the source: bytes.
     pub(super) sent: Option<u64>,
-    /// At the destination: it awaits the images.
+    /// On the destination: it awaits the images.
     pub(super) prepared: bool,
-    /// At the destination: a restored copy is held.
+    /// On the destination: a restored copy is held.
     pub(super) held: bool,
-    /// Why the move cannot go on, to be reported until the coordinator has decided.
+    /// The failure of the move, reported until the coordinator has decided.
     pub(super) failure: Option<Report>,
-    /// What the coordinator has decided.
+    /// The coordinator's decision.
     pub(super) decision: Option<Decision>,
-    /// Nothing starts before this.
+    /// No operation starts before this time.
     pub(super) retry_at: Option<Due>,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct UnderWay {
     pub(super) cancelled: bool,
 }
 
-/// Which operation is under way.
+/// The kind of the operation in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Step {
     Check(MoveId),
@@ -82,7 +82,7 @@ impl Cell {
         Self { entry: Some(entry), live: Live { running: true, ..Live::default() } }
     }
 
-    /// A cell of which only the entry is known: operations that had begun may or may not have ended.
+    /// A cell with only its durable entry: operations of the previous process may or may not have completed.
     pub(super) fn after_restart(entry: Entry) -> Self {
         let undecided = match entry.role {
             Role::Source { .. } => true,
@@ -93,17 +93,17 @@ impl Cell {
         Self { entry: Some(entry), live: Live { failure, ..Live::default() } }
     }
 
-    /// Whether there is nothing to remember.
+    /// Whether the cell is empty.
     pub(super) fn is_blank(&self) -> bool {
         self.entry.is_none() && self.live.under_way.is_none() && self.live.asked.is_none()
     }
 
-    /// Whether the coordinator's word is awaited, so that reports are to be repeated.
+    /// Whether the node waits for the coordinator's decision, so that reports are repeated.
     pub(super) fn waits(&self) -> bool {
         self.entry.as_ref().is_some_and(|entry| !matches!(entry.role, Role::Host { .. }))
     }
 
-    /// The report that says how far the instance is, while the coordinator's word is awaited.
+    /// The report of the instance's progress, while the node waits for the coordinator's decision.
     pub(super) fn waiting_report(&self, vid: Vid) -> Option<ToCoordinator> {
         let entry = self.entry.as_ref()?;
         let (id, report) = match &entry.role {
@@ -136,14 +136,14 @@ impl Cell {
         }
     }
 
-    /// Writes a new entry and forgets what went with the one before, except the operation under way.
+    /// Writes a new entry and resets the volatile state, except the operation in progress.
     pub(super) fn become_role(&mut self, vid: Vid, entry: Entry, out: &mut Vec<Output>) {
         let under_way = self.live.under_way.take();
         self.live = Live { under_way, ..Live::default() };
         self.write(vid, entry, out);
     }
 
-    /// Writes an entry that is a step further in the same role.
+    /// Writes an entry that advances within the same role.
     pub(super) fn write(&mut self, vid: Vid, entry: Entry, out: &mut Vec<Output>) {
         self.entry = Some(entry.clone());
         out.push(Output::Record(NodeRecord::Set { vid, entry }));
@@ -156,7 +156,7 @@ impl Cell {
         out.push(Output::Record(NodeRecord::Removed { vid }));
     }
 
-    /// Notes the coordinator's decision; the first one stands.
+    /// Records the coordinator's decision; the first one stands.
     pub(super) fn decide(&mut self, vid: Vid, decision: Decision, out: &mut Vec<Output>) {
         if self.live.decision.is_some() {
             return;
@@ -169,12 +169,12 @@ impl Cell {
         self.advance(vid, out);
     }
 
-    /// The step of the operation under way.
+    /// The kind of the operation in progress.
     pub(super) fn step(&self) -> Option<Step> {
         self.live.under_way.as_ref().map(|under_way| under_way.step)
     }
 
-    /// Cancels the operation under way, if there is one.
+    /// Cancels the operation in progress, if any.
     pub(super) fn cancel(&mut self, vid: Vid, out: &mut Vec<Output>) {
         if let Some(under_way) = self.live.under_way.as_mut().filter(|under_way| !under_way.cancelled) {
             under_way.cancelled = true;
@@ -182,7 +182,7 @@ impl Cell {
         }
     }
 
-    /// Starts what comes next, unless something is under way or a retry is to be awaited.
+    /// Starts the next operation, unless one is in progress or a retry is delayed.
     pub(super) fn advance(&mut self, vid: Vid, out: &mut Vec<Output>) {
         if self.live.under_way.is_some() || self.live.retry_at.is_some() {
             return;
@@ -257,7 +257,7 @@ impl Cell {
     }
 }
 
-/// A report that the move cannot go on.
+/// A report that the move has failed.
 pub(super) fn failed(reason: &str) -> Report {
     Report::Failed { reason: reason.into() }
 }

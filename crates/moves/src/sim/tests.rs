@@ -5,12 +5,12 @@ use super::{Failure, Sabotage, Tally, run_group, run_seed};
 
 const SEEDS: u64 = 10_000;
 
-/// Those with large groups.
+/// Runs with large groups.
 const GROUPS: u64 = 12;
 
 type Runs = fn(u64, Sabotage, bool) -> Result<Tally, Failure>;
 
-/// The one seed that is asked for, if one is.
+/// The seed to reproduce, if one is given.
 fn asked_seed() -> Option<u64> {
     let text = env::var("TRANSHUME_SEED").ok()?;
     Some(text.parse().expect("TRANSHUME_SEED is a number"))
@@ -76,7 +76,7 @@ fn a_seed_replays_exactly() {
     assert_eq!(fail().trace, fail().trace);
 }
 
-/// Each broken rule is noticed within the seeds of a test run.
+/// Each broken rule is detected within the seeds of a test run.
 #[test]
 fn a_broken_rule_is_noticed() {
     for sabotage in [

@@ -164,7 +164,7 @@ fn a_host_that_goes_away_before_the_commit_ends_the_move_soon() {
     cluster.coordinator.handle(coordinator::Input::LinkDown(host(2)), cluster.now);
     let grace = coordinator::Config::default().unreachable;
     let out = cluster.coordinator.handle(coordinator::Input::Tick, cluster.now + grace);
-    let reasons = vec!["host h2 cannot be reached".into()];
+    let reasons = vec!["host h2 is unreachable".into()];
     assert!(out.contains(&coordinator::Output::Record(Record::MoveRolledBack { id: MoveId(1), reasons })));
     // What was due is done: the host that is away is not asked for all the time.
     assert!(cluster.coordinator.wake_at() > Some(cluster.now + grace));
@@ -238,7 +238,7 @@ fn a_move_back_does_not_wait_for_ever() {
     cluster.queue.retain(|step| !matches!(step, Step::ToNode(to, _) if *to == host(1)));
     cluster.run(None);
     let progress::Outcome::RolledBack { reasons } = cluster.outcome() else { panic!("it is over") };
-    assert!(reasons[0].contains("h1 has not yet removed what move 1"), "{reasons:?}");
+    assert!(reasons[0].contains("h1 has not yet cleaned up after move 1"), "{reasons:?}");
     assert!(cluster.nodes[&host(2)].runs(vid()));
 }
 

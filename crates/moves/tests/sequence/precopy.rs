@@ -53,7 +53,7 @@ fn a_host_that_goes_away_rolls_back() {
     cluster.coordinator.handle(coordinator::Input::LinkDown(host(2)), cluster.now);
     cluster.tick_after(coordinator::Config::default().unreachable);
     cluster.run(None);
-    assert_rolled_back(&cluster, "host h2 cannot be reached");
+    assert_rolled_back(&cluster, "host h2 is unreachable");
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn a_restart_of_the_destination_rolls_back() {
     cluster.queue.retain(|step| !matches!(step, Step::Ended(..)));
     cluster.restart_node(2);
     cluster.run(None);
-    assert_rolled_back(&cluster, "the node restarted in the middle of the move");
+    assert_rolled_back(&cluster, "the node restarted during the move");
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn a_restart_of_the_source_after_the_copy_rolls_back() {
     cluster.restart_node(1);
     cluster.run(None);
     let progress::Outcome::RolledBack { reasons } = cluster.outcome() else { panic!("{:?}", cluster.events) };
-    assert_eq!(reasons, &["the node restarted in the middle of the move"]);
+    assert_eq!(reasons, &["the node restarted during the move"]);
     assert!(cluster.nodes[&host(1)].runs(vid()));
     assert!(!cluster.wire.iter().any(|line| line == "h1 ▶ Suspended"), "{:?}", cluster.wire);
 }
@@ -129,7 +129,7 @@ fn it_does_not_last_without_going_on() {
     cluster.queue.clear();
     cluster.tick_after(coordinator::Config::default().transfer);
     cluster.run(None);
-    assert_rolled_back(&cluster, "the pre-copy phase took longer than it may");
+    assert_rolled_back(&cluster, "the pre-copy phase exceeded its time limit");
 }
 
 #[test]
@@ -231,6 +231,6 @@ fn a_rollback_and_the_end_of_the_instance_cancel_it() {
 fn nobody_is_suspended_without_it() {
     let mut source = Source::new();
     let out = source.told(Directive::Suspend { epoch: Epoch(0), destination: host(2).into() });
-    let reason = "the node restarted in the middle of the move".into();
+    let reason = "the node restarted during the move".into();
     assert_eq!(out, [reports(Report::Failed { reason })]);
 }
