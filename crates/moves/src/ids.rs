@@ -61,8 +61,8 @@ impl From<HostName> for String {
 pub enum Side {
     /// A host, where it runs.
     Host(HostName),
+    /// The directory of a checkpoint's images, on the host at the other end: the instance is saved there and continues to run, or
     /// is restored from there.
-    /// begins from there.
     Images(String),
 }
 
