@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use fabric::Vid;
 
-use super::live::Live;
+use super::move_progress::MoveProgress;
 use super::{AddError, Coordinator, Output, Refusal};
 use crate::journal::{Instance, MoveRecord, Record, Stage};
 use crate::progress::Phase;
@@ -118,21 +118,22 @@ impl Coordinator {
         let together: BTreeSet<_> = ids.iter().copied().collect();
         for ((id, record), facts) in ids.iter().zip(records).zip(facts) {
             self.record(Record::MoveBegan { id: *id, record }, out);
-            self.lives.insert(*id, Live { together: together.clone(), facts, ..Live::new(now) });
+            self.progress
+                .insert(*id, MoveProgress { together: together.clone(), facts, ..MoveProgress::new(now) });
         }
         ids
     }
 
     /// The group of move `id`, including `id`.
     pub(super) fn together(&self, id: MoveId) -> BTreeSet<MoveId> {
-        let known = self.lives.get(&id).map(|live| live.together.clone());
+        let known = self.progress.get(&id).map(|progress| progress.together.clone());
         known.filter(|together| !together.is_empty()).unwrap_or_else(|| [id].into())
     }
 
     /// Handles a prepared destination, or a checked source if there is no destination. When all are prepared, pre-copy begins; for a
     /// checkpoint, the suspension.
     pub(super) fn prepared(&mut self, id: MoveId, now: Duration, out: &mut Vec<Output>) {
-        if self.is_last(id, |live| &mut live.is_prepared) {
+        if self.is_last(id, |progress| &mut progress.is_prepared) {
             let phase = match (self.is_restore(id), self.is_save(id)) {
                 (true, _) => Phase::Restore,
                 (_, true) => Phase::Suspend,
@@ -144,7 +145,7 @@ impl Coordinator {
 
     /// Handles the end of a pre-copy. When all have ended, the members are suspended.
     pub(super) fn copied(&mut self, id: MoveId, now: Duration, out: &mut Vec<Output>) {
-        if self.is_last(id, |live| &mut live.is_copied) {
+        if self.is_last(id, |progress| &mut progress.is_copied) {
             self.enter_together(id, Phase::Suspend, now, out);
         }
     }
@@ -156,19 +157,21 @@ impl Coordinator {
     /// Handles a restored copy that is held, or saved images. When all members are ready, the moves are committed, or the
     /// saved instances resume.
     pub(super) fn ready(&mut self, id: MoveId, now: Duration, out: &mut Vec<Output>) {
-        if self.is_last(id, |live| &mut live.is_ready) {
+        if self.is_last(id, |progress| &mut progress.is_ready) {
             let together = self.together(id);
             if self.is_save(id) { self.saved(together, now, out) } else { self.commit(together, now, out) }
         }
     }
 
     /// Records that `id` has reached a barrier. Returns true if all members have.
-    fn is_last(&mut self, id: MoveId, reached: impl Fn(&mut Live) -> &mut bool) -> bool {
-        if let Some(live) = self.lives.get_mut(&id) {
-            *reached(live) = true;
+    fn is_last(&mut self, id: MoveId, reached: impl Fn(&mut MoveProgress) -> &mut bool) -> bool {
+        if let Some(progress) = self.progress.get_mut(&id) {
+            *reached(progress) = true;
             // The other members are still awaited, and they have deadlines of their own.
-            live.deadline = None;
+            progress.deadline = None;
         }
-        self.together(id).iter().all(|id| self.lives.get_mut(id).is_some_and(|live| *reached(live)))
+        self.together(id)
+            .iter()
+            .all(|id| self.progress.get_mut(id).is_some_and(|progress| *reached(progress)))
     }
 }

@@ -22,8 +22,8 @@
 //! destination gets no directive before the debt is settled, or the phase's deadline has passed.
 
 mod group;
-mod live;
 mod lost;
+mod move_progress;
 mod reports;
 mod silence;
 mod stages;
@@ -39,7 +39,7 @@ use crate::progress::{Event, InstanceEnded, Phase};
 use crate::protocol::{Location, MAX_BLOB, ToCoordinator, ToNode};
 use crate::{HostName, MoveId, Side};
 pub use group::{RestoreRefusal, SavedInstance};
-use live::Live;
+use move_progress::MoveProgress;
 
 /// Time limits and capacities of the coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -206,7 +206,7 @@ pub struct MoveView<'a> {
 pub struct Coordinator {
     config: Config,
     image: Image,
-    lives: BTreeMap<MoveId, Live>,
+    progress: BTreeMap<MoveId, MoveProgress>,
     linked: BTreeSet<HostName>,
     /// Nodes that asked for the location of an instance while it was moving.
     waiting: BTreeMap<Vid, BTreeSet<HostName>>,
@@ -216,9 +216,10 @@ impl Coordinator {
     /// Creates the coordinator from its snapshot. Uncommitted moves are rolled back.
     #[must_use]
     pub fn new(config: Config, image: Image, now: Duration) -> (Self, Vec<Output>) {
-        let lives = image.moves.iter().map(|(id, record)| (*id, Live::after_restart(record, now))).collect();
+        let progress =
+            image.moves.iter().map(|(id, record)| (*id, MoveProgress::after_restart(record, now))).collect();
         let mut coordinator =
-            Self { config, image, lives, linked: BTreeSet::new(), waiting: BTreeMap::new() };
+            Self { config, image, progress, linked: BTreeSet::new(), waiting: BTreeMap::new() };
         let mut out = Vec::new();
         for id in coordinator.undecided().collect::<Vec<_>>() {
             coordinator.give_up(id, vec!["the coordinator restarted".into()], now, &mut out);
@@ -296,7 +297,7 @@ impl Coordinator {
     /// When [`Input::Tick`] is due, unless another input comes first.
     #[must_use]
     pub fn wake_at(&self) -> Option<Duration> {
-        self.lives.values().filter_map(Live::next_due).min().map(|due| due.0)
+        self.progress.values().filter_map(MoveProgress::next_due).min().map(|due| due.0)
     }
 
     /// The snapshot that results from the records so far.
@@ -308,7 +309,7 @@ impl Coordinator {
     /// The result of the check at the move's source, if it is available in this coordinator's lifetime.
     #[must_use]
     pub fn facts(&self, id: MoveId) -> Option<&[u8]> {
-        self.lives.get(&id)?.facts.as_deref()
+        self.progress.get(&id)?.facts.as_deref()
     }
 
     /// Whether the node of `host` is connected.
@@ -321,7 +322,7 @@ impl Coordinator {
     pub fn moves(&self) -> impl Iterator<Item = MoveView<'_>> {
         self.image.moves.iter().filter_map(|(id, record)| {
             let is_under_way = self.blocks(*id, record);
-            Some(MoveView { id: *id, record, phase: self.lives.get(id)?.phase, is_under_way })
+            Some(MoveView { id: *id, record, phase: self.progress.get(id)?.phase, is_under_way })
         })
     }
 
@@ -358,7 +359,7 @@ impl Coordinator {
     pub fn check_settled(&self, vid: Vid) -> Result<(), Refusal> {
         let unsettled = self.moves_of(vid).find(|(id, record)| self.blocks(*id, record));
         let Some((id, record)) = unsettled else { return Ok(()) };
-        Err(match self.lives.get(&id).map(|live| live.phase) {
+        Err(match self.progress.get(&id).map(|progress| progress.phase) {
             Some(Phase::Fetch) => Refusal::Fetching { id, host: record.source.clone() },
             _ => Refusal::InProgress(id),
         })
@@ -377,11 +378,11 @@ impl Coordinator {
         self.linked.insert(host.clone());
         for (id, record) in &self.image.moves {
             let all = record.hosts().all(|host| self.linked.contains(host));
-            if let Some(live) = self.lives.get_mut(id).filter(|_| all) {
-                live.unreachable_at = None;
+            if let Some(progress) = self.progress.get_mut(id).filter(|_| all) {
+                progress.unreachable_at = None;
             }
         }
-        let directives = self.lives.keys().flat_map(|id| self.directives(*id));
+        let directives = self.progress.keys().flat_map(|id| self.directives(*id));
         out.extend(directives.filter(|output| matches!(output, Output::Send { to, .. } if *to == host)));
     }
 
@@ -389,18 +390,19 @@ impl Coordinator {
         self.linked.remove(host);
         for (id, record) in &self.image.moves {
             let takes_part = record.hosts().any(|part| part == host);
-            if let Some(live) = self.lives.get_mut(id).filter(|_| takes_part && record.stage == Stage::Began)
+            if let Some(progress) =
+                self.progress.get_mut(id).filter(|_| takes_part && record.stage == Stage::Began)
             {
-                live.unreachable_at.get_or_insert(Due::after(now, self.config.unreachable));
+                progress.unreachable_at.get_or_insert(Due::after(now, self.config.unreachable));
             }
         }
     }
 
     fn tick(&mut self, now: Duration, out: &mut Vec<Output>) {
-        for id in self.lives.keys().copied().collect::<Vec<_>>() {
+        for id in self.progress.keys().copied().collect::<Vec<_>>() {
             if let Some(reason) = self.overdue(id, now) {
                 self.give_up(id, vec![reason], now, out);
-            } else if self.lives.get(&id).is_some_and(|live| live.repeat_at.reached(now)) {
+            } else if self.progress.get(&id).is_some_and(|progress| progress.repeat_at.reached(now)) {
                 self.tell_silence(id, now, out);
                 self.tell_unanswered_restore(id, now, out);
                 self.direct(id, now, out);
@@ -410,21 +412,21 @@ impl Coordinator {
 
     /// Why an uncommitted move is overdue, if it is.
     fn overdue(&self, id: MoveId, now: Duration) -> Option<String> {
-        let (live, record) = (self.lives.get(&id)?, self.image.moves.get(&id)?);
+        let (progress, record) = (self.progress.get(&id)?, self.image.moves.get(&id)?);
         if record.stage != Stage::Began {
             return None;
         }
-        if live.unreachable_at.is_some_and(|due| due.reached(now)) {
+        if progress.unreachable_at.is_some_and(|due| due.reached(now)) {
             let away = record.hosts().find(|host| !self.linked.contains(*host));
             return away.map(|host| format!("host {host} is unreachable"));
         }
-        live.deadline.filter(|due| due.reached(now))?;
+        progress.deadline.filter(|due| due.reached(now))?;
         Some(match self.debt(id, record) {
             Some(debt) => {
                 let host = &record.destination;
                 format!("host {host} has not yet cleaned up after {debt} of the same instance")
             }
-            None => format!("the {} phase exceeded its time limit", live.phase.name()),
+            None => format!("the {} phase exceeded its time limit", progress.phase.name()),
         })
     }
 
@@ -448,7 +450,8 @@ impl Coordinator {
             Stage::Began | Stage::Committed => true,
             Stage::Confirmed => false,
             Stage::RolledBack { .. } | Stage::Saved => {
-                record.source.host().is_some() && self.lives.get(&id).is_some_and(|live| !live.source_done)
+                record.source.host().is_some()
+                    && self.progress.get(&id).is_some_and(|progress| !progress.source_done)
             }
         }
     }
@@ -465,8 +468,10 @@ impl Coordinator {
     }
 
     fn is_moving(&self, vid: Vid) -> bool {
-        let runs = |live: &Live| matches!(live.phase, Phase::Prepare | Phase::Precopy | Phase::Fetch);
-        let suspended = |id| self.lives.get(&id).is_some_and(|live| !runs(live));
+        let runs = |progress: &MoveProgress| {
+            matches!(progress.phase, Phase::Prepare | Phase::Precopy | Phase::Fetch)
+        };
+        let suspended = |id| self.progress.get(&id).is_some_and(|progress| !runs(progress));
         self.moves_of(vid).any(|(id, record)| self.blocks(id, record) && suspended(id))
     }
 

@@ -58,8 +58,8 @@ impl Coordinator {
             return;
         }
         let record = record.clone();
-        if let Some(live) = self.lives.get_mut(&id) {
-            live.heard(&record, from, now);
+        if let Some(progress) = self.progress.get_mut(&id) {
+            progress.heard(&record, from, now);
         }
         let report = bounded(report);
         if record.source.is(from) {
@@ -95,7 +95,7 @@ impl Coordinator {
         now: Duration,
         out: &mut Vec<Output>,
     ) {
-        let Some(phase) = self.lives.get(&id).map(|live| live.phase) else { return };
+        let Some(phase) = self.progress.get(&id).map(|progress| progress.phase) else { return };
         match (&record.stage, report) {
             (Stage::Began, Report::Checked { facts }) if phase == Phase::Prepare => {
                 self.source_checked(id, record, facts, now, out);
@@ -143,8 +143,8 @@ impl Coordinator {
             let reason = format!("the result of the check at the source exceeds {MAX_BLOB} bytes");
             return self.give_up(id, vec![reason], now, out);
         }
-        if let Some(live) = self.lives.get_mut(&id).filter(|live| live.facts.is_none()) {
-            live.facts = Some(facts);
+        if let Some(progress) = self.progress.get_mut(&id).filter(|progress| progress.facts.is_none()) {
+            progress.facts = Some(facts);
             match record.destination {
                 Side::Host(_) => self.direct(id, now, out),
                 Side::Images(_) => self.prepared(id, now, out),
@@ -161,12 +161,12 @@ impl Coordinator {
         now: Duration,
         out: &mut Vec<Output>,
     ) {
-        let Some(live) = self.lives.get_mut(&id) else { return };
+        let Some(progress) = self.progress.get_mut(&id) else { return };
         match (&record.stage, report) {
             (Stage::Began, Report::Checked { .. }) if record.dry_run => {
                 self.end_dry_run(id, Outcome::Feasible, now, out);
             }
-            (Stage::Began, Report::Prepared) if live.phase == Phase::Prepare => {
+            (Stage::Began, Report::Prepared) if progress.phase == Phase::Prepare => {
                 self.prepared(id, now, out);
             }
             (Stage::Began, Report::Progress { bytes, total }) => {
@@ -174,25 +174,25 @@ impl Coordinator {
             }
             // A restore waits for no suspension, and may be ready before others are prepared.
             (Stage::Began, Report::Ready)
-                if live.phase == Phase::Prepare && record.source.host().is_none() =>
+                if progress.phase == Phase::Prepare && record.source.host().is_none() =>
             {
                 self.prepared(id, now, out);
                 self.ready(id, now, out);
             }
-            (Stage::Began, Report::Ready) if live.phase != Phase::Prepare => self.ready(id, now, out),
+            (Stage::Began, Report::Ready) if progress.phase != Phase::Prepare => self.ready(id, now, out),
             (Stage::Began, Report::Refused { reasons }) => self.give_up(id, reasons, now, out),
             (Stage::Began, Report::Failed { reason } | Report::Trouble { reason }) => {
                 self.give_up(id, vec![reason], now, out);
             }
-            (Stage::Committed, Report::Incomplete) if live.phase == Phase::Resume => {
+            (Stage::Committed, Report::Incomplete) if progress.phase == Phase::Resume => {
                 self.runs_incomplete(id, record.vid, now, out);
             }
-            (Stage::Committed, Report::Progress { bytes, total }) if live.phase == Phase::Fetch => {
+            (Stage::Committed, Report::Progress { bytes, total }) if progress.phase == Phase::Fetch => {
                 out.push(Output::Event { id, event: Event::Progress { bytes, total } });
             }
             (Stage::Committed, Report::Running) => self.confirm(id, record.vid, Outcome::Moved, now, out),
             (Stage::RolledBack { .. }, Report::RolledBack) => {
-                live.destination_done = true;
+                progress.destination_done = true;
                 self.tell_given_up(id, now, out);
                 self.end_rollback(id, out);
             }
@@ -205,13 +205,13 @@ impl Coordinator {
     /// time as long as there is progress.
     fn goes_on(&mut self, id: MoveId, (bytes, total): (u64, u64), now: Duration, out: &mut Vec<Output>) {
         out.push(Output::Event { id, event: Event::Progress { bytes, total } });
-        let Some(phase) = self.lives.get(&id).map(|live| live.phase) else { return };
+        let Some(phase) = self.progress.get(&id).map(|progress| progress.phase) else { return };
         let may_last = phase == Phase::Precopy || self.is_save(id) || self.is_restore(id);
         let limit = self.limit(id, phase).filter(|_| may_last);
-        if let (Some(limit), Some(live)) = (limit, self.lives.get_mut(&id))
-            && live.deadline.is_some()
+        if let (Some(limit), Some(progress)) = (limit, self.progress.get_mut(&id))
+            && progress.deadline.is_some()
         {
-            live.deadline = Some(Due::after(now, limit));
+            progress.deadline = Some(Due::after(now, limit));
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fabric::Vid;
 
-use super::live::Live;
+use super::move_progress::MoveProgress;
 use super::{Coordinator, Output};
 use crate::MoveId;
 use crate::due::Due;
@@ -17,16 +17,16 @@ impl Coordinator {
     /// Enters a phase: tells the user, sets the deadline, and directs the hosts.
     pub(super) fn enter(&mut self, id: MoveId, phase: Phase, now: Duration, out: &mut Vec<Output>) {
         let limit = self.limit(id, phase);
-        let Some(live) = self.lives.get_mut(&id) else { return };
-        live.phase = phase;
-        live.marks.push((phase, Due(now)));
-        live.deadline = limit.map(|limit| Due::after(now, limit));
-        (live.source_heard, live.destination_heard) = (Due(now), Due(now));
+        let Some(progress) = self.progress.get_mut(&id) else { return };
+        progress.phase = phase;
+        progress.marks.push((phase, Due(now)));
+        progress.deadline = limit.map(|limit| Due::after(now, limit));
+        (progress.source_heard, progress.destination_heard) = (Due(now), Due(now));
         if limit.is_none() {
             // The move is committed: an unreachable host is awaited without a limit.
-            live.unreachable_at = None;
+            progress.unreachable_at = None;
         }
-        let at = now.saturating_sub(live.began.0);
+        let at = now.saturating_sub(progress.began.0);
         out.push(Output::Event { id, event: Event::Phase { phase, at } });
         // The directive to suspend includes the transfer.
         if phase != Phase::Transfer {
@@ -52,8 +52,8 @@ impl Coordinator {
 
     /// Sends the unfulfilled directives.
     pub(super) fn direct(&mut self, id: MoveId, now: Duration, out: &mut Vec<Output>) {
-        if let Some(live) = self.lives.get_mut(&id) {
-            live.repeat_at = Due::after(now, self.config.repeat);
+        if let Some(progress) = self.progress.get_mut(&id) {
+            progress.repeat_at = Due::after(now, self.config.repeat);
         }
         out.extend(self.directives(id));
     }
@@ -120,10 +120,12 @@ impl Coordinator {
     /// Reports a failed restore as over when its host has cleaned up, so that it can be restored again there, or when the host
     /// does not answer.
     pub(super) fn tell_given_up(&mut self, id: MoveId, now: Duration, out: &mut Vec<Output>) {
-        let (Some(live), Some(record)) = (self.lives.get_mut(&id), self.image.moves.get(&id)) else { return };
+        let (Some(progress), Some(record)) = (self.progress.get_mut(&id), self.image.moves.get(&id)) else {
+            return;
+        };
         let Stage::RolledBack { reasons } = &record.stage else { return };
-        if record.source.host().is_none() && !live.is_told {
-            live.is_told = true;
+        if record.source.host().is_none() && !progress.is_told {
+            progress.is_told = true;
             let outcome = Outcome::RolledBack { reasons: reasons.clone() };
             self.tell_end(id, outcome, now, out);
         }
@@ -189,8 +191,10 @@ impl Coordinator {
         now: Duration,
         out: &mut Vec<Output>,
     ) {
-        let Some(live) = self.lives.get_mut(&id).filter(|live| !live.source_done) else { return };
-        live.source_done = true;
+        let Some(progress) = self.progress.get_mut(&id).filter(|progress| !progress.source_done) else {
+            return;
+        };
+        progress.source_done = true;
         self.tell_end(id, outcome, now, out);
         self.settled(vid, out);
         self.end_rollback(id, out);
@@ -198,11 +202,11 @@ impl Coordinator {
 
     pub(super) fn end_rollback(&mut self, id: MoveId, out: &mut Vec<Output>) {
         let Some(record) = self.image.moves.get(&id) else { return };
-        let is_over = |live: &Live| {
-            (live.source_done || record.source.host().is_none())
-                && (live.destination_done || record.destination.host().is_none())
+        let is_over = |progress: &MoveProgress| {
+            (progress.source_done || record.source.host().is_none())
+                && (progress.destination_done || record.destination.host().is_none())
         };
-        if self.lives.get(&id).is_some_and(is_over) {
+        if self.progress.get(&id).is_some_and(is_over) {
             self.end(id, out);
         }
     }
@@ -211,7 +215,7 @@ impl Coordinator {
     pub(super) fn end(&mut self, id: MoveId, out: &mut Vec<Output>) {
         let vid = self.image.moves.get(&id).map(|record| record.vid);
         self.record(Record::MoveEnded { id }, out);
-        self.lives.remove(&id);
+        self.progress.remove(&id);
         out.push(Output::Event { id, event: Event::Cleaned });
         let later =
             vid.into_iter().flat_map(|vid| self.moves_of(vid)).filter(|(later, _)| self.begins(*later));
@@ -229,11 +233,11 @@ impl Coordinator {
     }
 
     pub(super) fn begins(&self, id: MoveId) -> bool {
-        self.lives.get(&id).is_some_and(|live| live.phase == Phase::Prepare)
+        self.progress.get(&id).is_some_and(|progress| progress.phase == Phase::Prepare)
     }
 
     fn tell_end(&self, id: MoveId, outcome: Outcome, now: Duration, out: &mut Vec<Output>) {
-        let phases = self.lives.get(&id).map(|live| live.durations(now)).unwrap_or_default();
+        let phases = self.progress.get(&id).map(|progress| progress.durations(now)).unwrap_or_default();
         out.push(Output::Event { id, event: Event::Ended { outcome, phases } });
     }
 
@@ -250,13 +254,13 @@ impl Coordinator {
 
     /// The unfulfilled directives of a move.
     pub(super) fn directives(&self, id: MoveId) -> Vec<Output> {
-        let (Some(live), Some(record)) = (self.lives.get(&id), self.image.moves.get(&id)) else {
+        let (Some(progress), Some(record)) = (self.progress.get(&id), self.image.moves.get(&id)) else {
             return Vec::new();
         };
         let vid = record.vid;
         let spec = self.image.instances.get(&vid).map(|instance| instance.spec.as_slice());
         let owing = self.debt(id, record).and_then(|_| record.destination.host());
-        let directives = live.directives(record, spec.unwrap_or_default()).into_iter();
+        let directives = progress.directives(record, spec.unwrap_or_default()).into_iter();
         let directives = directives.filter(|(to, _)| owing != Some(to));
         let send = |(to, directive)| Output::Send { to, message: ToNode::Move { id, vid, directive } };
         directives.map(send).collect()

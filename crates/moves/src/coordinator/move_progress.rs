@@ -9,7 +9,7 @@ use crate::{HostName, MoveId};
 
 /// The volatile state of a move, which a restart of the coordinator loses.
 #[derive(Clone, Debug, Hash)]
-pub(super) struct Live {
+pub(super) struct MoveProgress {
     pub(super) phase: Phase,
     /// The members of the group, including this move; empty after a restart, because uncommitted moves are rolled back.
     pub(super) together: BTreeSet<MoveId>,
@@ -43,7 +43,7 @@ pub(super) struct Live {
     pub(super) is_told: bool,
 }
 
-impl Live {
+impl MoveProgress {
     pub(super) fn new(now: Duration) -> Self {
         Self {
             phase: Phase::Prepare,
