@@ -14,12 +14,12 @@ pub(super) const RESTARTED: &str = "the node restarted during the move";
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Cell {
     pub(super) entry: Option<Entry>,
-    pub(super) live: Live,
+    pub(super) volatile: VolatileState,
 }
 
 /// A node's volatile state of an instance.
 #[derive(Clone, Debug, Default, Hash)]
-pub(super) struct Live {
+pub(super) struct VolatileState {
     /// The operation in progress.
     pub(super) under_way: Option<UnderWay>,
     /// A requested check or pre-copy.
@@ -79,7 +79,7 @@ pub(super) enum Decision {
 impl Cell {
     /// A cell whose instance runs.
     pub(super) fn running(entry: Entry) -> Self {
-        Self { entry: Some(entry), live: Live { running: true, ..Live::default() } }
+        Self { entry: Some(entry), volatile: VolatileState { running: true, ..VolatileState::default() } }
     }
 
     /// A cell with only its durable entry: operations of the previous process may or may not have completed.
@@ -90,12 +90,12 @@ impl Cell {
             Role::Host { .. } | Role::Ended { .. } => false,
         };
         let failure = undecided.then(|| failed(RESTARTED));
-        Self { entry: Some(entry), live: Live { failure, ..Live::default() } }
+        Self { entry: Some(entry), volatile: VolatileState { failure, ..VolatileState::default() } }
     }
 
     /// Whether the cell is empty.
     pub(super) fn is_blank(&self) -> bool {
-        self.entry.is_none() && self.live.under_way.is_none() && self.live.asked.is_none()
+        self.entry.is_none() && self.volatile.under_way.is_none() && self.volatile.asked.is_none()
     }
 
     /// Whether the node waits for the coordinator's decision, so that reports are repeated.
@@ -118,28 +118,28 @@ impl Cell {
     }
 
     fn source_report(&self) -> Option<Report> {
-        if self.live.failure.is_some() {
-            return self.live.failure.clone();
+        if self.volatile.failure.is_some() {
+            return self.volatile.failure.clone();
         }
-        let sent = self.live.sent.map(|bytes| Report::Sent { bytes });
-        sent.or_else(|| self.live.suspended.map(|suspension| Report::Suspended { suspension }))
+        let sent = self.volatile.sent.map(|bytes| Report::Sent { bytes });
+        sent.or_else(|| self.volatile.suspended.map(|suspension| Report::Suspended { suspension }))
     }
 
     fn destination_report(&self, stage: Arrival) -> Option<Report> {
-        if self.live.failure.is_some() {
-            return self.live.failure.clone();
+        if self.volatile.failure.is_some() {
+            return self.volatile.failure.clone();
         }
         match stage {
-            Arrival::Preparing => self.live.prepared.then_some(Report::Prepared),
-            Arrival::Held => self.live.held.then_some(Report::Ready),
+            Arrival::Preparing => self.volatile.prepared.then_some(Report::Prepared),
+            Arrival::Held => self.volatile.held.then_some(Report::Ready),
             Arrival::Resuming => None,
         }
     }
 
     /// Writes a new entry and resets the volatile state, except the operation in progress.
     pub(super) fn become_role(&mut self, vid: Vid, entry: Entry, out: &mut Vec<Output>) {
-        let under_way = self.live.under_way.take();
-        self.live = Live { under_way, ..Live::default() };
+        let under_way = self.volatile.under_way.take();
+        self.volatile = VolatileState { under_way, ..VolatileState::default() };
         self.write(vid, entry, out);
     }
 
@@ -152,18 +152,19 @@ impl Cell {
     /// Removes the entry.
     pub(super) fn remove(&mut self, vid: Vid, out: &mut Vec<Output>) {
         self.entry = None;
-        self.live = Live { under_way: self.live.under_way.take(), ..Live::default() };
+        self.volatile =
+            VolatileState { under_way: self.volatile.under_way.take(), ..VolatileState::default() };
         out.push(Output::Record(NodeRecord::Removed { vid }));
     }
 
     /// Records the coordinator's decision; the first one stands.
     pub(super) fn decide(&mut self, vid: Vid, decision: Decision, out: &mut Vec<Output>) {
-        if self.live.decision.is_some() {
+        if self.volatile.decision.is_some() {
             return;
         }
-        self.live.decision = Some(decision);
+        self.volatile.decision = Some(decision);
         if decision != Decision::Resume {
-            self.live.retry_at = None;
+            self.volatile.retry_at = None;
             self.cancel(vid, out);
         }
         self.advance(vid, out);
@@ -171,12 +172,12 @@ impl Cell {
 
     /// The kind of the operation in progress.
     pub(super) fn step(&self) -> Option<Step> {
-        self.live.under_way.as_ref().map(|under_way| under_way.step)
+        self.volatile.under_way.as_ref().map(|under_way| under_way.step)
     }
 
     /// Cancels the operation in progress, if any.
     pub(super) fn cancel(&mut self, vid: Vid, out: &mut Vec<Output>) {
-        if let Some(under_way) = self.live.under_way.as_mut().filter(|under_way| !under_way.cancelled) {
+        if let Some(under_way) = self.volatile.under_way.as_mut().filter(|under_way| !under_way.cancelled) {
             under_way.cancelled = true;
             out.push(Output::Cancel { vid });
         }
@@ -184,42 +185,42 @@ impl Cell {
 
     /// Starts the next operation, unless one is in progress or a retry is delayed.
     pub(super) fn advance(&mut self, vid: Vid, out: &mut Vec<Output>) {
-        if self.live.under_way.is_some() || self.live.retry_at.is_some() {
+        if self.volatile.under_way.is_some() || self.volatile.retry_at.is_some() {
             return;
         }
         let next = match self.entry.clone() {
-            None => self.live.asked.take(),
+            None => self.volatile.asked.take(),
             Some(entry) => match entry.role {
-                Role::Host { .. } if !self.live.running => {
+                Role::Host { .. } if !self.volatile.running => {
                     Some((Step::Continue, Operation::Continue { epoch: entry.epoch }))
                 }
                 Role::Host { last_move: id, memory_at: Some(source) } => {
                     Some((Step::Fetch, Operation::Fetch { id, source }))
                 }
-                Role::Host { memory_at: None, .. } => self.live.asked.take(),
+                Role::Host { memory_at: None, .. } => self.volatile.asked.take(),
                 Role::Source { .. } => self.next_at_source(vid, entry, out),
                 Role::Destination { .. } => self.next_at_destination(vid, entry, out),
                 Role::Ended { .. } => None,
             },
         };
         if let Some((step, operation)) = next {
-            self.live.under_way = Some(UnderWay { step, cancelled: false });
+            self.volatile.under_way = Some(UnderWay { step, cancelled: false });
             out.push(Output::Operate { vid, operation });
         }
     }
 
     fn next_at_source(&mut self, vid: Vid, entry: Entry, out: &mut Vec<Output>) -> Option<(Step, Operation)> {
         let Role::Source { id, destination } = entry.role else { return None };
-        match self.live.decision {
+        match self.volatile.decision {
             Some(Decision::RollBack) => {
                 let role = Role::Host { last_move: id, memory_at: None };
                 self.become_role(vid, Entry { epoch: entry.epoch, role }, out);
-                self.live.owes = Some(id);
+                self.volatile.owes = Some(id);
                 Some((Step::Continue, Operation::Continue { epoch: entry.epoch }))
             }
             Some(Decision::Destroy) => Some((Step::Destroy, Operation::Destroy { id })),
-            _ if self.live.failure.is_some() || self.live.sent.is_some() => None,
-            _ if self.live.suspended.is_none() => Some((Step::Suspend, Operation::Suspend)),
+            _ if self.volatile.failure.is_some() || self.volatile.sent.is_some() => None,
+            _ if self.volatile.suspended.is_none() => Some((Step::Suspend, Operation::Suspend)),
             _ => Some((Step::Send, Operation::Send { id, destination })),
         }
     }
@@ -235,18 +236,18 @@ impl Cell {
             return None;
         };
         let (id, post_copy) = (*id, *post_copy);
-        if self.live.decision == Some(Decision::RollBack) {
+        if self.volatile.decision == Some(Decision::RollBack) {
             return Some((Step::Abort, Operation::Abort { id }));
         }
         match *stage {
-            Arrival::Preparing if self.live.failure.is_some() => None,
-            Arrival::Preparing if self.live.prepared => Some((Step::Receive, Operation::Receive { id })),
+            Arrival::Preparing if self.volatile.failure.is_some() => None,
+            Arrival::Preparing if self.volatile.prepared => Some((Step::Receive, Operation::Receive { id })),
             Arrival::Preparing => {
                 let (source, spec, facts) = (source.clone(), spec.clone(), facts.clone());
                 Some((Step::Prepare, Operation::Prepare { id, epoch, source, spec, facts, post_copy }))
             }
-            Arrival::Held if !self.live.held => Some((Step::Restore, Operation::Restore { id })),
-            Arrival::Held if self.live.decision == Some(Decision::Resume) => {
+            Arrival::Held if !self.volatile.held => Some((Step::Restore, Operation::Restore { id })),
+            Arrival::Held if self.volatile.decision == Some(Decision::Resume) => {
                 *stage = Arrival::Resuming;
                 self.write(vid, entry, out);
                 Some((Step::Release, Operation::Release { id, epoch }))

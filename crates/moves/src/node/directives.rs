@@ -114,7 +114,7 @@ impl Cell {
     /// Starts a check or a pre-copy, or queues it behind the operation in progress; duplicates are ignored.
     fn ask(&mut self, step: Step, operation: Operation, vid: Vid, out: &mut Vec<Output>) {
         if self.step() != Some(step) {
-            self.live.asked = Some((step, operation));
+            self.volatile.asked = Some((step, operation));
             self.advance(vid, out);
         }
     }
@@ -122,7 +122,7 @@ impl Cell {
     fn precopy(&mut self, id: MoveId, vid: Vid, precopy: Operation, out: &mut Vec<Output>) -> Option<Report> {
         match self.entry.as_ref().map(|entry| &entry.role) {
             Some(Role::Host { last_move, .. }) if id <= *last_move => None,
-            Some(Role::Host { .. }) => match &self.live.precopied {
+            Some(Role::Host { .. }) => match &self.volatile.precopied {
                 Some((of, report)) if *of == id => Some(report.clone()),
                 _ => {
                     self.ask(Step::Precopy(id), precopy, vid, out);
@@ -138,7 +138,7 @@ impl Cell {
     /// Whether pre-copy to a destination host has ended.
     fn is_copied(&self, id: MoveId, destination: &Side) -> bool {
         let copied = |(of, report): &(_, _)| *of == id && matches!(report, Report::Copied { .. });
-        destination.host().is_none() || self.live.precopied.as_ref().is_some_and(copied)
+        destination.host().is_none() || self.volatile.precopied.as_ref().is_some_and(copied)
     }
 
     fn prepare(&mut self, id: MoveId, vid: Vid, entry: Entry, out: &mut Vec<Output>) -> Option<Report> {
@@ -182,7 +182,7 @@ impl Cell {
                 Some(failed("the instance is here with another epoch"))
             }
             Some(Role::Host { .. }) if !is_copied => Some(failed(RESTARTED)),
-            Some(Role::Host { .. }) if !self.live.running => None,
+            Some(Role::Host { .. }) if !self.volatile.running => None,
             Some(Role::Host { .. }) => {
                 self.become_role(vid, entry, out);
                 self.cancel(vid, out);
@@ -249,10 +249,10 @@ impl Cell {
     }
 
     fn report_when_running(&mut self, id: MoveId) -> Option<Report> {
-        if !self.live.running {
-            self.live.owes = self.live.owes.max(Some(id));
+        if !self.volatile.running {
+            self.volatile.owes = self.volatile.owes.max(Some(id));
         }
-        self.live.running.then_some(Report::RolledBack)
+        self.volatile.running.then_some(Report::RolledBack)
     }
 
     /// Marks directives up to `id` as obsolete.
@@ -262,7 +262,7 @@ impl Cell {
             *last_move = id;
         }
         let entry = entry.clone();
-        (self.live.asked, self.live.precopied) = (None, None);
+        (self.volatile.asked, self.volatile.precopied) = (None, None);
         out.push(Output::Record(NodeRecord::Set { vid, entry }));
         if matches!(self.step(), Some(Step::Precopy(of)) if of <= id) {
             self.cancel(vid, out);

@@ -358,7 +358,7 @@ impl NodeAgent {
     /// When [`Input::Tick`] is due, unless another input comes first.
     #[must_use]
     pub fn wake_at(&self) -> Option<Duration> {
-        let retries = self.cells.values().filter_map(|cell| cell.live.retry_at);
+        let retries = self.cells.values().filter_map(|cell| cell.volatile.retry_at);
         retries.chain(self.repeat_at).min().map(|due| due.0)
     }
 
@@ -382,7 +382,7 @@ impl NodeAgent {
     fn epoch_of_running(&self, vid: Vid) -> Option<Epoch> {
         let cell = self.cells.get(&vid)?;
         let entry = cell.entry.as_ref()?;
-        (cell.live.running && matches!(entry.role, Role::Host { .. })).then_some(entry.epoch)
+        (cell.volatile.running && matches!(entry.role, Role::Host { .. })).then_some(entry.epoch)
     }
 
     fn tick(&mut self, now: Duration, out: &mut Vec<Output>) {
@@ -391,8 +391,8 @@ impl NodeAgent {
             self.repeat_all(out);
         }
         for (vid, cell) in &mut self.cells {
-            if cell.live.retry_at.is_some_and(|due| due.reached(now)) {
-                cell.live.retry_at = None;
+            if cell.volatile.retry_at.is_some_and(|due| due.reached(now)) {
+                cell.volatile.retry_at = None;
                 cell.advance(*vid, out);
             }
         }

@@ -15,10 +15,10 @@ use crate::{HostName, MoveId};
 impl NodeAgent {
     pub(super) fn ended(&mut self, vid: Vid, outcome: Outcome, now: Duration, out: &mut Vec<Output>) {
         let Some(cell) = self.cells.get_mut(&vid) else { return };
-        let Some(under_way) = cell.live.under_way.take() else { return };
+        let Some(under_way) = cell.volatile.under_way.take() else { return };
         let retry = cell.result(vid, under_way.step, under_way.cancelled, outcome, out);
         if retry {
-            cell.live.retry_at = Some(Due::after(now, self.config.retry));
+            cell.volatile.retry_at = Some(Due::after(now, self.config.retry));
         }
         cell.advance(vid, out);
         self.drop_blank(vid);
@@ -82,7 +82,7 @@ impl Cell {
             Outcome::Copied { bytes } => Report::Copied { bytes },
             other => Report::Failed { reason: reason_of(other) },
         };
-        self.live.precopied = Some((id, report.clone()));
+        self.volatile.precopied = Some((id, report.clone()));
         out.push(Output::Send(ToCoordinator::Move { id, vid, report }));
     }
 
@@ -96,8 +96,8 @@ impl Cell {
 
     fn left(&mut self, vid: Vid, outcome: Outcome, out: &mut Vec<Output>) {
         match outcome {
-            Outcome::Suspended(suspension) => self.live.suspended = Some(suspension),
-            Outcome::Sent { bytes } => self.live.sent = Some(bytes),
+            Outcome::Suspended(suspension) => self.volatile.suspended = Some(suspension),
+            Outcome::Sent { bytes } => self.volatile.sent = Some(bytes),
             other => self.fail(Report::Failed { reason: reason_of(other) }),
         }
         out.extend(self.waiting_report(vid).map(Output::Send));
@@ -105,10 +105,10 @@ impl Cell {
 
     fn arrived(&mut self, vid: Vid, step: Step, outcome: Outcome, out: &mut Vec<Output>) {
         match (step, outcome) {
-            (Step::Prepare, Outcome::Done) => self.live.prepared = true,
+            (Step::Prepare, Outcome::Done) => self.volatile.prepared = true,
             (Step::Receive, Outcome::Done) => {
                 self.write_stage(vid, Arrival::Held, out);
-                self.live.held = true;
+                self.volatile.held = true;
             }
             (_, Outcome::Refused { reasons }) => self.fail(Report::Refused { reasons }),
             (_, other) => self.fail(Report::Failed { reason: reason_of(other) }),
@@ -118,7 +118,7 @@ impl Cell {
 
     fn restored(&mut self, vid: Vid, outcome: Outcome, out: &mut Vec<Output>) -> bool {
         if outcome == Outcome::Done {
-            self.live.held = true;
+            self.volatile.held = true;
             out.extend(self.waiting_report(vid).map(Output::Send));
             return false;
         }
@@ -134,8 +134,8 @@ impl Cell {
             other => {
                 // The copy has executed no instruction, so the stored images are still its state.
                 self.trouble(vid, other, out);
-                self.live.held = false;
-                self.live.decision = Some(Decision::Resume);
+                self.volatile.held = false;
+                self.volatile.decision = Some(Decision::Resume);
                 self.write_stage(vid, Arrival::Held, out);
                 return true;
             }
@@ -146,9 +146,9 @@ impl Cell {
     fn continued(&mut self, vid: Vid, outcome: Outcome, out: &mut Vec<Output>) -> bool {
         match outcome {
             Outcome::Done => {
-                self.live.running = true;
+                self.volatile.running = true;
                 let report = |id| ToCoordinator::Move { id, vid, report: Report::RolledBack };
-                out.extend(self.live.owes.take().map(report).map(Output::Send));
+                out.extend(self.volatile.owes.take().map(report).map(Output::Send));
                 out.push(Output::Stays { vid });
             }
             Outcome::Gone { exit } => self.end(vid, exit, out),
@@ -196,10 +196,10 @@ impl Cell {
                 self.cancel(vid, out);
             }
             // The held copy is gone, and is restored from the images again.
-            Some(Role::Destination { stage: Arrival::Held, .. }) => self.live.held = false,
+            Some(Role::Destination { stage: Arrival::Held, .. }) => self.volatile.held = false,
             // Until the transfer is complete, this fails the move. Afterwards the stopped copy is needed only for a
             // rollback, which detects its absence.
-            Some(Role::Source { .. }) if self.live.sent.is_none() && self.live.decision.is_none() => {
+            Some(Role::Source { .. }) if self.volatile.sent.is_none() && self.volatile.decision.is_none() => {
                 self.fail(failed("the instance ended while it was being suspended"));
                 out.extend(self.waiting_report(vid).map(Output::Send));
             }
@@ -213,7 +213,7 @@ impl Cell {
         let report = if memory_at.is_some() { Report::Incomplete } else { Report::Running };
         let entry = Entry { epoch: entry.epoch, role: Role::Host { last_move: id, memory_at } };
         self.become_role(vid, entry, out);
-        self.live.running = true;
+        self.volatile.running = true;
         out.push(Output::Send(ToCoordinator::Move { id, vid, report }));
     }
 
@@ -234,11 +234,11 @@ impl Cell {
 
     /// Records a failure; the first one is reported.
     fn fail(&mut self, report: Report) {
-        self.live.failure.get_or_insert(report);
+        self.volatile.failure.get_or_insert(report);
     }
 
     fn trouble(&self, vid: Vid, outcome: Outcome, out: &mut Vec<Output>) {
-        if let Some(id) = self.move_id().or(self.live.owes).or(self.fetches_for()) {
+        if let Some(id) = self.move_id().or(self.volatile.owes).or(self.fetches_for()) {
             let report = Report::Trouble { reason: reason_of(outcome) };
             out.push(Output::Send(ToCoordinator::Move { id, vid, report }));
         }
