@@ -1,4 +1,4 @@
-//! What is decoded as a whole. What has been understood is said again, and must mean the same.
+//! Messages that are decoded as a whole. A decoded one is encoded again, and must mean the same.
 
 use std::fmt::Debug;
 use std::io::ErrorKind;
@@ -79,7 +79,7 @@ pub fn frame_seeds() -> Vec<Vec<u8>> {
         ])
         .map(|header| [&[0], &header.encode()[..]].concat())
         .collect();
-    let hello = Hello { process: process(), fabric: FabricId(7), epoch: Epoch(1), life: 9 };
+    let hello = Hello { process: process(), fabric: FabricId(7), epoch: Epoch(1), incarnation: 9 };
     seeds.push([&[1], &hello.encode()[..]].concat());
     let export = Export { memory: 1, offset: 4096, length: 8192, rights: 7, count: 1 };
     seeds.push([&[2], &export.encode()[..]].concat());
@@ -186,7 +186,7 @@ fn first_frame(mut bytes: &[u8]) -> Option<Vec<u8>> {
     matches!(read, Poll::Ready(Ok(true))).then_some(buffer)
 }
 
-/// What an instance's new host does with the output that came along.
+/// The new host's handling of output that arrived with an instance.
 fn go_on_with(mut output: Output) {
     let now = Instant::now();
     let _ = output.has_room(now);
@@ -289,7 +289,7 @@ pub fn trains(bytes: &[u8]) {
 /// Trains, and whether they end in the middle of one, or what comes next is none.
 type Understood = (Vec<(usize, Vec<u8>)>, Result<bool, ErrorKind>);
 
-/// What stands in `bytes`.
+/// The message in `bytes`.
 fn expected(mut bytes: &[u8]) -> Understood {
     let mut found = Vec::new();
     while let Some((length, rest)) = bytes.split_first_chunk() {
@@ -352,7 +352,7 @@ pub fn trains_seeds() -> Vec<Vec<u8>> {
     streams.iter().flat_map(|stream| pieces.map(|pieces| script(pieces, stream))).collect()
 }
 
-/// What stores hold: it was ours, and the disk may have changed it.
+/// The content of stores: we wrote it, and the disk may have changed it.
 pub fn record(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     match input.below(4) {
@@ -388,7 +388,7 @@ pub fn record_seeds() -> Vec<Vec<u8>> {
     vec![tagged(0, &entry), tagged(1, &moved)]
 }
 
-/// The text of a join token, as a user gives it. What is one is written the same way again.
+/// The text of a join token, as a user gives it. A valid one is written the same way again.
 pub fn token(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     if let Ok(token) = text.parse::<JoinToken>() {
@@ -436,7 +436,7 @@ pub fn api_seeds() -> Vec<Vec<u8>> {
     lines.flatten().map(String::into_bytes).collect()
 }
 
-/// What CRIU says.
+/// Replies of CRIU.
 pub fn criu(bytes: &[u8]) {
     engines::foreign::criu_packet(bytes);
 }

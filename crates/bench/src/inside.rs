@@ -51,7 +51,7 @@ impl Exchange {
             process: ProcessId { vid, index: 1 },
             fabric: FabricId(1),
             epoch: Epoch(0),
-            life: 1,
+            incarnation: 1,
             handles: policy.source(7),
             limits: Limits::default(),
         });

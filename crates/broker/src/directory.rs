@@ -1,4 +1,4 @@
-//! The directories of all fabrics ([`fabric::directory`]), as whoever keeps them has them: in memory, without IO.
+//! The directories of all fabrics ([`fabric::directory`]), in memory and without IO.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -12,7 +12,7 @@ use crate::instance::InstanceId;
 pub struct Member {
     /// The fabric of its instance.
     pub fabric: FabricId,
-    /// Which of the fabric's processes.
+    /// The process in that fabric.
     pub process: ProcessId,
 }
 
@@ -24,10 +24,10 @@ impl Member {
     }
 }
 
-/// An answer that is due now to a request of earlier.
+/// An answer that is due now for an earlier request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Due {
-    /// Who asked.
+    /// The process that asked.
     pub asker: Member,
     /// The request's number.
     pub number: u64,
@@ -39,29 +39,29 @@ pub struct Due {
 #[derive(Debug, Default)]
 struct Values {
     entries: Vec<Entry>,
-    /// They are those of one process, which wants it so.
+    /// One process has claimed the key for itself.
     are_exclusive: bool,
 }
 
 /// A key and a value.
 type Published = (Vec<u8>, Vec<u8>);
 
-/// See the module.
+/// The directories of all fabrics.
 #[derive(Debug, Default)]
 pub struct Directory {
     keys: HashMap<(FabricId, Vec<u8>), Values>,
-    /// What each process has published.
+    /// The published values of each process.
     published: BTreeMap<Member, BTreeSet<Published>>,
     /// The processes of an instance, as far as they are known.
     rosters: HashMap<InstanceId, BTreeSet<u8>>,
-    /// By watched process, who waits for its end.
+    /// The watchers of each watched process, with their request numbers.
     watches: HashMap<Member, BTreeSet<(Member, u64)>>,
-    /// How many watches each process has.
+    /// The number of watches of each process.
     watching: HashMap<Member, usize>,
 }
 
 impl Directory {
-    /// The answer to what `asker` asks; `None` if it comes later.
+    /// The answer to a request of `asker`; `None` if it comes later.
     pub fn ask(&mut self, asker: Member, number: u64, request: Request) -> Option<Answer> {
         if !request.is_within_limits() {
             return Some(Answer::Full);
@@ -77,14 +77,14 @@ impl Directory {
         }
     }
 
-    /// Says which processes the instance has. Those that it had before and has no more have ended.
+    /// Sets the processes of an instance. Processes that are no longer among them have ended.
     pub fn set_processes(&mut self, instance: InstanceId, indexes: BTreeSet<u8>) -> Vec<Due> {
         self.forget(instance, |process| !indexes.contains(&process.index));
         self.rosters.insert(instance, indexes);
         self.fire(instance)
     }
 
-    /// The instance has ended.
+    /// Records that the instance has ended.
     pub fn end_instance(&mut self, instance: InstanceId) -> Vec<Due> {
         self.forget(instance, |_| true);
         self.rosters.insert(instance, BTreeSet::new());
@@ -156,7 +156,7 @@ impl Directory {
         None
     }
 
-    /// Drops what is known of those processes of an instance that are `gone`.
+    /// Removes the values and watches of those processes of an instance that are `gone`.
     fn forget(&mut self, instance: InstanceId, gone: impl Fn(ProcessId) -> bool) {
         for member in
             members(&self.published, instance).filter(|member| gone(member.process)).collect::<Vec<_>>()
@@ -173,7 +173,7 @@ impl Directory {
         });
     }
 
-    /// Answers those who watch processes that the instance does not have.
+    /// Answers the watches of processes that the instance does not have.
     fn fire(&mut self, instance: InstanceId) -> Vec<Due> {
         let Some(indexes) = self.rosters.get(&instance) else { return Vec::new() };
         let ended =
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_found_in_their_fabric_only_and_end_with_their_process() {
+    fn values_are_visible_in_their_fabric_only_and_end_with_their_process() {
         let mut directory = Directory::default();
         let (mine, other, stranger) = (member(1, 1, 1), member(1, 2, 1), member(2, 3, 1));
         assert_eq!(directory.ask(mine, 1, publish("k", "a", false)), Some(Answer::Done));
@@ -256,7 +256,7 @@ mod tests {
         let (watched, asker) = (member(1, 1, 7), member(1, 2, 1));
         let watch = Request::Watch { process: watched.process };
         assert_eq!(directory.ask(asker, 5, watch.clone()), None);
-        assert_eq!(directory.ask(asker, 5, watch.clone()), None, "said again");
+        assert_eq!(directory.ask(asker, 5, watch.clone()), None, "a repeated request");
         assert!(directory.set_processes(watched.instance(), BTreeSet::from([7])).is_empty());
         let due = directory.set_processes(watched.instance(), BTreeSet::new());
         assert_eq!(due, [Due { asker, number: 5, answer: Answer::Done }]);
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_hold() {
+    fn refuses_values_beyond_the_limits() {
         let mut directory = Directory::default();
         let asker = member(1, 1, 1);
         for number in 0..MAX_OF_PROCESS {

@@ -4,38 +4,38 @@ use std::time::{Duration, Instant};
 use fabric::attach::OutputStream;
 use serde::{Deserialize, Serialize};
 
-/// A piece of what a command has written.
+/// A piece of a command's output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chunk {
-    /// Where the command wrote it.
+    /// The stream that it was written to.
     pub stream: OutputStream,
-    /// What it wrote.
+    /// The bytes.
     pub bytes: Vec<u8>,
 }
 
-/// Who reads along with a command. Each has a number of its own, from 1 on.
+/// A reader that follows a command's output. Each has its own number, from 1 on.
 pub type Follower = u64;
 
-/// Stands for the first follower until it comes.
+/// The placeholder for the first follower until it comes.
 const EXPECTED: Follower = 0;
 
-/// Positions of one life of the node that keeps the output. How many pieces are gone with it when it dies is not known:
-/// they are counted on from the next multiple.
+/// The range of positions of one run of the node that keeps the output. A crash loses an unknown number of chunks, so positions
+/// continue at the next multiple.
 const LIFE: u64 = 1 << 40;
 
-/// How far a follower has come.
+/// A follower's position.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Place {
-    /// The first chunk that it has not had.
+    /// The first chunk that it has not received.
     next: u64,
-    /// When it was heard of last. Where the output is taken over, that is then.
+    /// The time of its last call. When another broker takes the output over, that time.
     #[serde(skip, default = "Instant::now")]
     heard: Instant,
 }
 
-/// The last part of what a command has written, up to [`Output::LIMIT`] bytes. Chunks are counted from the
-/// command's start, so that a reader can go on where it was, also on another host. What a follower has not had is
-/// kept for it: the command waits instead.
+/// The last part of a command's output, up to [`Output::LIMIT`] bytes. Chunks are numbered from the command's start,
+/// so that a reader can continue at its position, also on another host. Chunks that a follower has not received are
+/// kept for it: the command waits instead (back-pressure).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Carried")]
 pub struct Output {
@@ -45,7 +45,7 @@ pub struct Output {
     followers: BTreeMap<Follower, Place>,
 }
 
-/// [`Output`] as another host says it is.
+/// [`Output`] as received from another host.
 #[derive(Deserialize)]
 struct Carried {
     chunks: VecDeque<Chunk>,
@@ -55,39 +55,39 @@ struct Carried {
 }
 
 impl From<Carried> for Output {
-    /// What is counted here is not taken from others.
+    /// Computes the size instead of trusting the sender.
     fn from(Carried { chunks, dropped, followers, .. }: Carried) -> Self {
         let size = chunks.iter().map(|chunk| chunk.bytes.len()).sum();
-        // No command writes so much that this changes anything.
+        // No command writes so much that this limit matters.
         Self { chunks, dropped: dropped.min(u64::MAX / 2), size, followers }
     }
 }
 
 impl Output {
-    /// The most bytes that are kept, but for what is on its way already when a follower lags.
+    /// The most bytes that are kept, except those in flight when a follower begins to lag.
     pub const LIMIT: usize = 1024 * 1024;
 
-    /// How long a follower that does not ask for more makes the command wait.
+    /// How long a silent follower makes the command wait.
     pub const PATIENCE: Duration = Duration::from_secs(40);
 
-    /// How many times the limit is kept where a follower lags: what is on its way when it begins to, and what comes until
-    /// an instance's first process has heard that it is being suspended.
+    /// The multiple of the limit that is kept for a lagging follower: it covers output in flight when the follower begins to lag,
+    /// and output that arrives until the first process has received `Suspend`.
     const MOST: usize = 4;
 
-    /// What is left of it when the node dies that keeps it: where positions go on.
+    /// The empty output after a crash of the node that kept it, with the position at which it continues.
     #[must_use]
     pub fn after_death(&self) -> Self {
         Self { dropped: (self.end() / LIFE + 1) * LIFE, ..Self::default() }
     }
 
-    /// Whether pieces between two positions are gone with a node, nobody knows how many.
+    /// Whether a crash of a node has lost an unknown number of chunks between two positions.
     #[must_use]
     pub fn died_between(from: u64, to: u64) -> bool {
         from / LIFE != to / LIFE
     }
 
-    /// Keeps `chunk`, and forgets the oldest ones that are too much then. What a follower has not had is forgotten
-    /// only past [`Self::MOST`] times the limit.
+    /// Adds `chunk`, and drops the oldest ones beyond the limit. Chunks that a follower has not received are dropped
+    /// only beyond [`Self::MOST`] times the limit.
     pub fn push(&mut self, chunk: Chunk) {
         self.size += chunk.bytes.len();
         self.chunks.push_back(chunk);
@@ -98,24 +98,24 @@ impl Output {
         }
     }
 
-    /// Whether the command may write more: not while the oldest chunk would have to go that a follower has not had.
+    /// Whether the command may write more: not while that would drop a chunk that a follower has not received.
     pub fn has_room(&mut self, now: Instant) -> bool {
         self.followers.retain(|_, place| now.saturating_duration_since(place.heard) < Self::PATIENCE);
         self.size < Self::LIMIT && self.chunks.len() < Self::LIMIT / 16 || self.oldest_is_had()
     }
 
-    /// A follower will come, and read from the begin on.
+    /// Announces a follower that will read from the start.
     pub fn expect_follower(&mut self, now: Instant) {
         self.followers.insert(EXPECTED, Place { next: 0, heard: now });
     }
 
-    /// `follower` has had everything before position `next`.
+    /// Records that `follower` has received everything before position `next`.
     pub fn follow(&mut self, follower: Follower, next: u64, now: Instant) {
         self.followers.remove(&EXPECTED);
         self.followers.insert(follower, Place { next, heard: now });
     }
 
-    /// `follower` reads no more.
+    /// Removes `follower`.
     pub fn unfollow(&mut self, follower: Follower) {
         self.followers.remove(&follower);
     }
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_goes_on_where_it_was() {
+    fn a_reader_continues_at_its_position() {
         let mut output = Output::default();
         output.push(chunk(b"one"));
         let (first, next) = output.read(0, 100);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_learns_that_the_node_has_died() {
+    fn a_reader_notices_a_crash_of_the_node() {
         let mut output = Output::default();
         output.push(chunk(b"one"));
         let mut output = output.after_death();
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_is_limited_but_never_stuck() {
+    fn a_read_returns_at_least_one_chunk() {
         let mut output = Output::default();
         output.push(chunk(&[1; 50]));
         output.push(chunk(&[2; 50]));
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_output_is_forgotten_first() {
+    fn the_oldest_output_is_dropped_first() {
         let mut output = Output::default();
         for _ in 0..200 {
             output.push(chunk(&[0; 16 * 1024]));
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_host_says_of_its_size_is_not_believed() {
+    fn the_size_from_another_host_is_not_trusted() {
         let mut said = Output::default();
         said.push(chunk(b"text"));
         (said.size, said.dropped) = (usize::MAX, u64::MAX);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_follower_has_not_had_is_kept() {
+    fn output_is_kept_until_a_lagging_follower_has_received_it() {
         let mut output = full();
         assert_eq!(output.read(0, usize::MAX).0.len() * 16 * 1024, Output::LIMIT);
         output.push(chunk(b"on its way"));
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_follower_that_is_gone_or_silent_or_does_not_come_is_not_waited_for() {
+    fn the_command_does_not_wait_for_a_removed_silent_or_missing_follower() {
         let now = Instant::now();
         let mut output = full();
         output.unfollow(1);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn the_follower_that_was_expected_lags_no_more_when_it_has_come() {
+    fn the_placeholder_ends_when_the_expected_follower_comes() {
         let mut output = full();
         output.expect_follower(Instant::now());
         output.follow(1, 1, Instant::now());
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_for_a_follower_has_a_limit() {
+    fn output_kept_for_a_follower_is_limited() {
         let mut output = full();
         for _ in 0..2000 {
             output.push(chunk(&[0; 16 * 1024]));

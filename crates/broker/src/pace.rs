@@ -1,8 +1,8 @@
-//! How often something may be done.
+//! Rate limits.
 
 use std::time::{Duration, Instant};
 
-/// Lets `burst` things through at once, and one more each `interval`.
+/// A rate limit: allows a `burst`, and one more event per `interval`.
 #[derive(Clone, Debug)]
 pub struct Pace {
     burst: u32,
@@ -11,18 +11,18 @@ pub struct Pace {
     counted: Instant,
 }
 
-/// What is said of each of very many strangers: a few times at once, and then once a minute.
+/// The rate limit for log lines about connections: a burst of five, and then one a minute.
 pub fn complaints() -> Pace {
     Pace::new(5, Duration::from_secs(60), Instant::now())
 }
 
 impl Pace {
-    /// A pace whose burst is whole `now`.
+    /// A rate limit with its full burst available `now`.
     pub fn new(burst: u32, interval: Duration, now: Instant) -> Self {
         Self { burst, interval, left: burst, counted: now }
     }
 
-    /// Whether one more may be done now.
+    /// Counts an event if it is allowed now, and returns whether it is.
     pub fn take(&mut self, now: Instant) -> bool {
         let passed = now.saturating_duration_since(self.counted);
         let earned = u32::try_from(passed.as_nanos() / self.interval.as_nanos().max(1)).unwrap_or(u32::MAX);
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_is_told_a_few_times() {
+    fn a_flood_is_logged_five_times() {
         let mut pace = complaints();
         let now = Instant::now();
         assert_eq!((0..4000).filter(|_| pace.take(now)).count(), 5);
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_and_then_one_for_each_interval() {
+    fn allows_a_burst_and_then_one_per_interval() {
         let begin = Instant::now();
         let after = |milliseconds| begin + Duration::from_millis(milliseconds);
         let mut pace = Pace::new(2, Duration::from_millis(10), begin);

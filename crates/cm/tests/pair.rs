@@ -160,7 +160,7 @@ fn a_connection_is_made_and_ended_from_either_side() {
 }
 
 #[test]
-fn who_accepts_and_leaves_at_once_was_there() {
+fn accepting_and_closing_at_once_establishes_the_connection() {
     let mut world = World::new(|_| Fate::Arrives);
     world.listen(4);
     let here = world.connect(7);
@@ -194,7 +194,7 @@ fn lost_and_repeated_datagrams_change_nothing() {
 }
 
 #[test]
-fn nobody_listening_and_a_program_that_says_no_are_told_apart() {
+fn no_listener_and_a_rejection_are_distinguished() {
     let mut world = World::new(|_| Fate::Arrives);
     world.connect(7);
     world.pass(Duration::from_millis(900));
@@ -213,9 +213,9 @@ fn nobody_listening_and_a_program_that_says_no_are_told_apart() {
 }
 
 #[test]
-fn who_is_ready_hears_of_a_program_that_says_no_after_its_reply() {
+fn a_ready_peer_learns_of_a_rejection_after_the_reply() {
     let no = Event::Rejected { reason: Reason::CONSUMER, private: b"no".to_vec() };
-    // What is sent next is that the one side is ready, and then that the other has rejected it.
+    // The next messages are that the one side is ready, and then that the other has rejected it.
     for lost in [None, Some(2)] {
         let mut world = World::new(|_| Fate::Arrives);
         let (here, there) = world.replied();
@@ -229,7 +229,7 @@ fn who_is_ready_hears_of_a_program_that_says_no_after_its_reply() {
 }
 
 #[test]
-fn who_is_ready_long_after_it_was_rejected_hears_so() {
+fn a_peer_that_is_ready_late_learns_of_its_rejection() {
     for forgets in [false, true] {
         let mut world = World::new(|_| Fate::Arrives);
         let (here, there) = world.replied();
@@ -248,7 +248,7 @@ fn who_is_ready_long_after_it_was_rejected_hears_so() {
 }
 
 #[test]
-fn a_connection_that_is_made_can_be_rejected_no_more() {
+fn an_established_connection_cannot_be_rejected() {
     let mut world = World::new(|_| Fate::Arrives);
     let (here, there) = world.connected();
     assert!(!world.managers[1].reject(there, Vec::new(), world.now));
@@ -256,7 +256,7 @@ fn a_connection_that_is_made_can_be_rejected_no_more() {
 }
 
 #[test]
-fn that_nobody_listened_before_ends_no_connection() {
+fn a_stale_refusal_ends_no_connection() {
     let mut world = World::new(|_| Fate::Arrives);
     let here = world.connect(7);
     let Some(Output::Send { datagram, .. }) = world.managers[0].take_outputs().into_iter().next() else {
@@ -279,7 +279,7 @@ fn that_nobody_listened_before_ends_no_connection() {
 }
 
 #[test]
-fn a_peer_that_is_silent_is_unreachable_in_the_end() {
+fn a_silent_peer_becomes_unreachable() {
     let mut world = World::new(|_| Fate::IsLost);
     world.connect(7);
     world.pass(Duration::from_secs(50));
@@ -318,7 +318,7 @@ fn a_full_backlog_makes_others_wait() {
 }
 
 #[test]
-fn who_asks_and_leaves_counts_until_the_program_has_looked() {
+fn abandoned_requests_count_until_the_program_takes_them() {
     let mut world = World::new(|_| Fate::Arrives);
     world.listen(2);
     for _ in 0..5 {
@@ -357,7 +357,7 @@ fn the_end_of_a_process_ends_its_connections() {
 }
 
 #[test]
-fn who_ends_before_the_other_is_ready_has_refused() {
+fn disconnecting_before_the_peer_is_ready_counts_as_a_rejection() {
     let mut world = World::new(|_| Fate::Arrives);
     world.listen(1);
     let here = world.connect(7);
@@ -372,7 +372,7 @@ fn who_ends_before_the_other_is_ready_has_refused() {
 }
 
 #[test]
-fn what_a_program_abandons_is_ended_in_the_background() {
+fn abandoned_connections_are_ended_in_the_background() {
     let mut world = World::new(|_| Fate::Arrives);
     world.connected();
     world.managers[0].abandon_all(world.now);
@@ -402,7 +402,7 @@ fn a_datagram_service_is_resolved_by_two_messages() {
 }
 
 #[test]
-fn a_stranger_cannot_speak_for_a_peer() {
+fn a_stranger_cannot_send_for_a_peer() {
     let mut world = World::new(|_| Fate::Arrives);
     let (here, _) = world.connected();
     let stranger = Peer { lid: 7, qpn: 0x1_0001 };

@@ -15,6 +15,7 @@ use api::{
 use fabric::Vid;
 use moves::journal::{MoveRecord, Stage};
 use moves::{HostName, MoveId};
+use planner::{Assignment, Goal, Leaving, Planned, View};
 use rpc::wire::{self, Answer, Question};
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::task::JoinSet;
@@ -22,9 +23,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::cluster::{Cluster, Inner};
 use crate::follow::Events;
-use crate::placement::{self, Planned};
 use crate::server::Client;
-use crate::{failure, hosts, instances, moving};
+use crate::{failure, hosts, instances, moving, planning};
 
 /// Time limit for a host to report an instance's size, and the number of such questions in flight per host.
 const WEIGH_LIMIT: Duration = Duration::from_secs(10);
@@ -223,7 +223,7 @@ impl Drain {
         let host = hosts::find(inner, &request.host)?;
         let mut targets = BTreeSet::new();
         for target in &request.to {
-            let target = instances::usable_host(inner, target)?;
+            let target = planning::usable_host(inner, target)?;
             if target == host {
                 return Err(failure::drained_to_itself(&host));
             }
@@ -233,7 +233,8 @@ impl Drain {
             return Err(failure::wrong_parallel(request.parallel, MAX_PARALLEL));
         }
         let drain = Self { host, targets, parallel: request.parallel.into(), number: 0 };
-        if !drain.left(inner).is_empty() && drain.destinations(inner, &Planned::new()).is_empty() {
+        let is_stuck = || planning::view(inner).destinations(&drain.host, &drain.targets).is_empty();
+        if !drain.left(inner).is_empty() && is_stuck() {
             return Err(failure::nowhere_to_go(&drain.host));
         }
         Ok(drain)
@@ -300,44 +301,53 @@ impl Drain {
     fn begin_moves(&self, cluster: &Cluster, tried: &mut Tried) -> Vec<(Vid, MoveId, Events)> {
         let mut inner = cluster.lock();
         let mut begun = Vec::new();
-        while tried.under_way.len() < self.parallel
-            && let Some((vid, name, to)) = self.next(&inner, tried)
-        {
-            // A drain overrides the cool-down.
-            let request =
-                MoveRequest { name, host: to.to_string(), dry_run: false, force: true, post_copy: false };
-            tried.hosts.entry(vid).or_default().insert(to);
-            match moving::begin(&mut inner, cluster, &request) {
-                Ok((id, events)) => {
-                    inner.drains.note(&self.host, id);
-                    tried.under_way.insert(vid);
-                    begun.push((vid, id, events));
+        while let room @ 1.. = self.parallel - tried.under_way.len() {
+            let next = self.next(&inner, tried, room);
+            if next.is_empty() {
+                break;
+            }
+            for (vid, name, to) in next {
+                // A drain overrides the cool-down.
+                let request =
+                    MoveRequest { name, host: to.to_string(), dry_run: false, force: true, post_copy: false };
+                tried.hosts.entry(vid).or_default().insert(to);
+                match moving::begin(&mut inner, cluster, &request) {
+                    Ok((id, events)) => {
+                        inner.drains.note(&self.host, id);
+                        tried.under_way.insert(vid);
+                        begun.push((vid, id, events));
+                    }
+                    Err(failure) => drop(tried.failures.insert(vid, failure)),
                 }
-                Err(failure) => drop(tried.failures.insert(vid, failure)),
             }
         }
         begun
     }
 
-    /// The next instance that can move now, with a destination that was not tried yet.
-    fn next(&self, inner: &Inner, tried: &Tried) -> Option<(Vid, String, HostName)> {
+    /// The next instances that can move now, at most `most`, each with a destination that was not tried yet.
+    fn next(&self, inner: &Inner, tried: &Tried, most: usize) -> Vec<(Vid, String, HostName)> {
         if !inner.drains.is_under_way(&self.host, self.number) || !inner.nodes.contains_key(&self.host) {
-            return None;
+            return Vec::new();
         }
-        let nothing = Planned::new();
-        let destinations = self.destinations(inner, &nothing);
-        let is_free = |vid: Vid| is_free(inner, vid) && !tried.under_way.contains(&vid);
-        self.in_order(inner, &tried.weights).into_iter().filter(|(vid, _)| is_free(*vid)).find_map(
-            |(vid, name)| {
-                let was_cancelled =
-                    tried.failures.get(&vid).is_some_and(|why| why.message == failure::CANCELLED);
-                let was_tried = |host: &&HostName| tried.hosts.get(&vid).is_some_and(|of| of.contains(*host));
-                let is_open = |host: &&HostName| placement::check_move(inner, vid, host, &nothing).is_ok();
-                let mut open = destinations.iter().filter(is_open);
-                let to = open.find(|host| !was_tried(host)).filter(|_| !was_cancelled)?;
-                Some((vid, name, to.clone()))
-            },
-        )
+        let may_go = |vid: Vid| {
+            let failure = tried.failures.get(&vid);
+            is_free(inner, vid)
+                && !tried.under_way.contains(&vid)
+                && failure.is_none_or(|why| why.message != failure::CANCELLED)
+        };
+        let free = self.in_order(inner, &tried.weights).into_iter().filter(|(vid, _)| may_go(*vid));
+        let (free, nowhere): (Vec<_>, _) = (free.collect(), BTreeSet::new());
+        let leaving =
+            |(vid, _): &(Vid, String)| Leaving { vid: *vid, avoid: tried.hosts.get(vid).unwrap_or(&nowhere) };
+        let instances: Vec<_> = free.iter().map(leaving).collect();
+        let goal = Goal::Evacuate { from: &self.host, to: &self.targets, instances: &instances, most };
+        // Instances that can go nowhere are reported at the end.
+        let planned = planner::plan(&planning::view(inner), &goal).unwrap_or_default();
+        let next = |Assignment { which, to }| {
+            let (vid, name) = free[which].clone();
+            (vid, name, to)
+        };
+        planned.into_iter().map(next).collect()
     }
 
     /// The sizes of the instances on the host.
@@ -408,11 +418,10 @@ impl Drain {
         if !inner.nodes.contains_key(&self.host) {
             return failure::host_down(&self.host);
         }
-        let nothing = Planned::new();
-        let destinations = self.destinations(inner, &nothing);
-        let mut refused =
-            destinations.iter().filter_map(|host| placement::check_move(inner, vid, host, &nothing).err());
-        refused.next().unwrap_or_else(|| failure::nowhere_to_go(&self.host))
+        let view = planning::view(inner);
+        let destinations = view.destinations(&self.host, &self.targets);
+        let mut refused = destinations.iter().filter_map(|host| view.check_move(vid, host).err());
+        refused.next().map_or_else(|| failure::nowhere_to_go(&self.host), planning::refused)
     }
 
     /// Dry run: reports for each instance its destination, or the blockers at all destinations.
@@ -425,10 +434,11 @@ impl Drain {
             let (mut to, mut obstacles) = (None, Vec::new());
             let destinations = self.destinations(&cluster.lock(), &planned);
             for host in destinations {
-                let place = placement::check_move(&cluster.lock(), vid, &host, &planned);
+                let place = View { planned: planned.clone(), ..planning::view(&cluster.lock()) }
+                    .check_move(vid, &host);
                 let found = match place {
                     Ok(()) => moving::check(&cluster, &name, &host, true).await,
-                    Err(failure) => vec![failure],
+                    Err(refusal) => vec![planning::refused(refusal)],
                 };
                 if found.is_empty() {
                     planned.insert(vid, host.clone());
@@ -474,18 +484,8 @@ impl Drain {
 
     /// Possible destinations, the emptiest host first, as if the `planned` moves had been made.
     fn destinations(&self, inner: &Inner, planned: &Planned) -> Vec<HostName> {
-        let is_allowed = |host: &HostName| {
-            *host != self.host
-                && !inner.drains.contains(host)
-                && (self.targets.is_empty() || self.targets.contains(host))
-        };
-        let usable = inner.nodes.iter().filter(|(host, node)| node.runs_instances && is_allowed(host));
-        let mut hosts: Vec<_> = usable.map(|(host, _)| host.clone()).collect();
-        let planned = |host: &HostName| planned.values().filter(|to| *to == host).count() as u32;
-        let load =
-            |host: &HostName| instances::instances_on(inner, host) + coming(inner, host) + planned(host);
-        hosts.sort_by_cached_key(|host| (load(host), host.clone()));
-        hosts
+        let view = View { planned: planned.clone(), ..planning::view(inner) };
+        view.destinations(&self.host, &self.targets)
     }
 }
 

@@ -152,6 +152,13 @@ pub fn nowhere_to_go(host: &HostName) -> Failure {
     )
 }
 
+pub fn no_usable_host() -> Failure {
+    Failure::new(
+        "no host can take instances: none is connected that runs instances and is not drained",
+        "start `transhume node` on a host, or `transhume lab up`; `transhume hosts` shows drained hosts",
+    )
+}
+
 pub fn too_many_labels(count: usize, most: usize) -> Failure {
     Failure::new(
         format!("the instance has {count} labels, which is too many"),

@@ -1,19 +1,19 @@
 //! Moves of groups: all members arrive, or none.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io;
 
 use api::{Event, Failure, GroupMove, MoveGroupRequest, PlannedMove};
 use fabric::Vid;
 use moves::{HostName, MoveId};
+use planner::{Assignment, Goal};
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::task::JoinHandle;
 
 use crate::cluster::{Cluster, Inner};
 use crate::follow::Events;
-use crate::placement::{self, Planned};
 use crate::server::Client;
-use crate::{cooling, failure, instances, moving};
+use crate::{cooling, failure, moving, planning};
 
 /// A member with its source and its destination.
 struct Member {
@@ -174,26 +174,13 @@ fn movers(inner: &Inner, request: &MoveGroupRequest) -> Result<Vec<Member>, Fail
     for (vid, name, _) in &members {
         inner.machine.check_settled(*vid).map_err(|refusal| failure::of_refusal(&refusal, name))?;
     }
-    let mut room = HashMap::new();
-    for host in &request.hosts {
-        let host = instances::usable_host(inner, host)?;
-        let here = members.iter().filter(|(.., from)| *from == host).count();
-        let load = instances::instances_on(inner, &host);
-        room.insert(host, (here, load));
-    }
-    let (mut movers, mut planned) = (Vec::new(), Planned::new());
-    for (vid, name, from) in members {
-        if room.contains_key(&from) {
-            continue;
-        }
-        let is_refused = |host: &HostName| placement::check_move(inner, vid, host, &planned).is_err();
-        // If none fits, the error of the last one is reported.
-        let emptiest = room.iter_mut().min_by_key(|(host, room)| (is_refused(host), **room, (*host).clone()));
-        let (to, (here, load)) = emptiest.ok_or_else(failure::no_destination)?;
-        placement::check_move(inner, vid, to, &planned)?;
-        (*here, *load) = (*here + 1, *load + 1);
-        planned.insert(vid, to.clone());
-        movers.push(Member { vid, name, from, to: to.clone() });
-    }
-    Ok(movers)
+    let hosts = planning::usable_hosts(inner, &request.hosts)?;
+    let vids: Vec<_> = members.iter().map(|(vid, ..)| *vid).collect();
+    let goal = Goal::Spread { instances: &vids, hosts: &hosts };
+    let planned = planner::plan(&planning::view(inner), &goal).map_err(planning::refused)?;
+    let mover = |Assignment { which, to }| {
+        let (vid, name, from) = members[which].clone();
+        Member { vid, name, from, to }
+    };
+    Ok(planned.into_iter().map(mover).collect())
 }

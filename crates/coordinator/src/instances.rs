@@ -12,14 +12,14 @@ use moves::journal::{Exit, Instance};
 use moves::placement::Placement;
 use moves::progress::Phase;
 use moves::{HostName, Side};
+use planner::{Goal, New};
 use rpc::frame;
 use rpc::wire::{Answer, Blueprint, Question};
 use store::EndedInstance;
 
-use crate::cluster::{Cluster, Inner, NodeLink};
-use crate::placement::{self, Planned};
+use crate::cluster::{Cluster, Inner};
 use crate::server::User;
-use crate::{failure, hosts, log};
+use crate::{failure, log, placement, planning};
 
 /// Time limit for a host to start an instance.
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -64,12 +64,7 @@ fn enter(cluster: &Cluster, request: RunRequest, user: User) -> Result<(Vid, Hos
     let kind = request.network.unwrap_or_else(|| inner.usual_network());
     let placement = placement::wanted(request.labels.clone(), request.anti_affinity.clone())?;
     let placement = Placement { cool_down_s: request.cool_down_s, ..placement };
-    let host = match &request.host {
-        Some(name) => usable_host(&inner, name)?,
-        None => emptiest_host(&inner, kind, &placement)?,
-    };
-    placement::check(&inner, None, &placement, &host, &Planned::new())?;
-    inner.check_network(&host, kind)?;
+    let host = choose_host(&inner, request.host.as_slice(), kind, &placement)?;
     inner.store.ready().map_err(|error| failure::of_store(&error))?;
     let vid = allocate_vid(&inner)?;
     let fabric = request.fabric;
@@ -98,45 +93,24 @@ fn enter(cluster: &Cluster, request: RunRequest, user: User) -> Result<(Vid, Hos
     Ok((vid, host, blueprint))
 }
 
+/// The host of a new instance: one of `named`, or any if that is empty.
+fn choose_host(
+    inner: &Inner,
+    named: &[String],
+    network: NetworkKind,
+    placement: &Placement,
+) -> Result<HostName, Failure> {
+    let hosts = planning::usable_hosts(inner, named)?;
+    let new = New { name: "", placement, network };
+    let planned = planner::plan(&planning::view(inner), &Goal::Start { instances: &[new], hosts: &hosts });
+    let planned = planned.map_err(planning::refused)?;
+    planned.into_iter().next().map(|of| of.to).ok_or_else(failure::no_usable_host)
+}
+
 /// Allocates a VID whose address no overlay device has: with a duplicate address, one of the two would be unreachable.
 fn allocate_vid(inner: &Inner) -> Result<Vid, Failure> {
     let allocated = inner.store.allocate_vid(|vid| inner.devices.with_address(address(vid).into()).is_none());
     allocated.map_err(|error| failure::of_store(&error))
-}
-
-/// The host called `name`; fails unless it is connected, runs instances and is not drained.
-pub fn usable_host(inner: &Inner, name: &str) -> Result<HostName, Failure> {
-    let host = hosts::find(inner, name)?;
-    if inner.drains.contains(&host) {
-        return Err(failure::host_drained(&host));
-    }
-    if let Some(node) = inner.nodes.get(&host) {
-        return if node.runs_instances { Ok(host) } else { Err(failure::host_without_instances(&host)) };
-    }
-    Err(failure::host_down(&host))
-}
-
-fn emptiest_host(inner: &Inner, kind: NetworkKind, placement: &Placement) -> Result<HostName, Failure> {
-    // If none fits, the error of the last one is reported.
-    let is_refused = |host: &HostName| {
-        inner.check_network(host, kind).is_err()
-            || placement::check(inner, None, placement, host, &Planned::new()).is_err()
-    };
-    let rank = |host: &HostName| (is_refused(host), instances_on(inner, host), host.clone());
-    usable_hosts(inner).min_by_key(|host| rank(host)).cloned().ok_or_else(no_usable_host)
-}
-
-/// The hosts that are connected, run instances and are not drained.
-pub fn usable_hosts(inner: &Inner) -> impl Iterator<Item = &HostName> {
-    let is_usable = |host: &HostName, node: &NodeLink| node.runs_instances && !inner.drains.contains(host);
-    inner.nodes.iter().filter(move |(host, node)| is_usable(host, node)).map(|(host, _)| host)
-}
-
-pub fn no_usable_host() -> Failure {
-    Failure::new(
-        "no host can take instances: none is connected that runs instances and is not drained",
-        "start `transhume node` on a host, or `transhume lab up`; `transhume hosts` shows drained hosts",
-    )
 }
 
 /// Number of instances on a host.

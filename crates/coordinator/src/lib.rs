@@ -11,7 +11,8 @@
 //! * [`server`]: the socket of the command line; [`requests`], [`moving`], [`group`], [`drain`], [`checkpoint`], [`restore`], [`ending`],
 //!   [`output`], [`exec`]: the requests that it handles.
 //! * [`estimate`]: estimates how long a move will take.
-//! * [`hosts`]: the known hosts. [`placement`]: anti-affinity of instances. [`cooling`]: the cool-down after a move.
+//! * [`hosts`]: the known hosts. [`placement`]: labels of instances. [`planning`]: the cluster as the planner sees it.
+//!   [`cooling`]: the cool-down after a move.
 //! * [`network`]: the overlay.
 //! * [`admission`]: machines join by tokens. [`removal`]: removes hosts and revokes their certificates. [`members`], [`tokens`]: the stored
 //!   state of both.
@@ -44,6 +45,7 @@ mod network;
 mod nodes;
 mod output;
 mod placement;
+mod planning;
 mod removal;
 mod requests;
 mod restore;

@@ -15,9 +15,8 @@ use tokio::time::timeout;
 
 use crate::cluster::{Cluster, Inner};
 use crate::follow::{self, Events, Follow};
-use crate::placement::{self, Planned};
 use crate::server::Client;
-use crate::{cooling, failure, instances, log};
+use crate::{cooling, failure, log, planning};
 
 /// How long a move waits for its instance to start.
 const START_LIMIT: Duration = Duration::from_secs(5);
@@ -102,8 +101,8 @@ pub fn begin(
     };
     let destination = HostName::new(&request.host).map_err(|_| failure::no_host(&request.host))?;
     if source != destination {
-        instances::usable_host(inner, &request.host)?;
-        placement::check_move(inner, vid, &destination, &Planned::new())?;
+        planning::usable_host(inner, &request.host)?;
+        planning::view(inner).check_move(vid, &destination).map_err(planning::refused)?;
     }
     check_free(inner, vid, name, &source)?;
     // Other reasons for a refusal take precedence over the cool-down.

@@ -39,6 +39,7 @@ use rollout::{Order, PATIENCE};
 pub use devices::Devices;
 pub use misbehaviour::Misbehaviour;
 pub use own::Wishes;
+pub use plan::not_joined;
 pub use rollout::Rollout;
 
 /// The longest reason that a node may report for switching off an offload, in bytes.

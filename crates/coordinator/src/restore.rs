@@ -1,22 +1,22 @@
 //! Restores checkpoints: all instances run again, or none.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use api::{Event, Failure, GroupMove, RestoreRequest};
-use fabric::Vid;
-use moves::HostName;
+use fabric::{NetworkKind, Vid};
 use moves::coordinator::{AddError, RestoreRefusal, SavedInstance};
+use moves::journal::Instance;
+use planner::{Assignment, Goal, New};
 use rpc::wire::Blueprint;
 use tokio::task::spawn_blocking;
 
 use crate::cluster::{Cluster, Inner};
 use crate::follow::Events;
-use crate::placement::{self, Planned};
 use crate::server::{Client, User};
-use crate::{checkpoint, failure, group, instances, moving};
+use crate::{checkpoint, failure, group, instances, moving, planning};
 
 /// Restores the instances of a checkpoint and reports progress to the client.
 ///
@@ -78,55 +78,39 @@ fn place(
     saved: Vec<(Vid, SavedInstance)>,
     hosts: &[String],
 ) -> Result<Vec<(Vid, SavedInstance)>, Failure> {
-    let hosts: Vec<HostName> = match hosts {
-        [] => instances::usable_hosts(inner).cloned().collect(),
-        named => named.iter().map(|host| instances::usable_host(inner, host)).collect::<Result<_, _>>()?,
-    };
-    let mut load: HashMap<_, _> =
-        hosts.into_iter().map(|host| (host.clone(), instances::instances_on(inner, &host))).collect();
-    let mut placed: Vec<(Vid, SavedInstance)> = Vec::new();
-    for (vid, mut saved) in saved {
-        let blueprint = Blueprint::decode(&saved.instance.spec).map_err(|error| {
-            Failure::new(
-                format!("cannot decode the blueprint of `{}`: {error}", saved.instance.name),
-                "restore it with the release that made the checkpoint",
-            )
-        })?;
-        if blueprint.spec.name.as_str() != saved.instance.name {
-            return Err(Failure::new(
-                format!("`{}` is called `{}` in its blueprint", saved.instance.name, blueprint.spec.name),
-                "restore an unmodified copy of the checkpoint",
-            ));
-        }
-        let suits = |host: &HostName| {
-            inner.check_network(host, blueprint.spec.network_kind)?;
-            placement::check(inner, None, &saved.instance.placement, host, &Planned::new())?;
-            let beside = placed.iter().map(|(_, other)| &other.instance).filter(|other| other.host == *host);
-            placement::check_beside(&saved.instance.placement, beside, host)
-        };
-        let host = emptiest(&load, suits)?;
-        *load.entry(host.clone()).or_default() += 1;
-        saved.instance.host = host;
-        placed.push((vid, saved));
+    let hosts = planning::usable_hosts(inner, hosts)?;
+    let networks: Vec<_> =
+        saved.iter().map(|(_, saved)| network_of(&saved.instance)).collect::<Result<_, _>>()?;
+    let new = saved.iter().zip(&networks).map(|((_, SavedInstance { instance, .. }), network)| New {
+        name: &instance.name,
+        placement: &instance.placement,
+        network: *network,
+    });
+    let instances: Vec<_> = new.collect();
+    let goal = Goal::Start { instances: &instances, hosts: &hosts };
+    let planned = planner::plan(&planning::view(inner), &goal).map_err(planning::refused)?;
+    let mut placed = saved;
+    for Assignment { which, to } in planned {
+        placed[which].1.instance.host = to;
     }
     Ok(placed)
 }
 
-/// The suitable host with the least load; if none is suitable, the failure for the first.
-fn emptiest(
-    load: &HashMap<HostName, u32>,
-    suits: impl Fn(&HostName) -> Result<(), Failure>,
-) -> Result<HostName, Failure> {
-    let mut hosts: Vec<_> = load.iter().map(|(host, load)| (*load, host)).collect();
-    hosts.sort();
-    let mut refused = None;
-    for (_, host) in hosts {
-        match suits(host) {
-            Ok(()) => return Ok(host.clone()),
-            Err(failure) => drop(refused.get_or_insert(failure)),
-        }
+/// The network that a saved instance needs.
+fn network_of(instance: &Instance) -> Result<NetworkKind, Failure> {
+    let blueprint = Blueprint::decode(&instance.spec).map_err(|error| {
+        Failure::new(
+            format!("cannot decode the blueprint of `{}`: {error}", instance.name),
+            "restore it with the release that made the checkpoint",
+        )
+    })?;
+    if blueprint.spec.name.as_str() != instance.name {
+        return Err(Failure::new(
+            format!("`{}` is called `{}` in its blueprint", instance.name, blueprint.spec.name),
+            "restore an unmodified copy of the checkpoint",
+        ));
     }
-    Err(refused.unwrap_or_else(instances::no_usable_host))
+    Ok(blueprint.spec.network_kind)
 }
 
 fn refused(

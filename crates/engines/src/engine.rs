@@ -27,10 +27,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::criu::pages::left_behind::LeftBehind;
 use crate::error::Result;
 use crate::instance::{InstanceName, InstanceSpec};
 use crate::memory::MemorySink;
-use crate::process::LeftBehind;
 use crate::report::{Blocker, Host, Needs, Report, Shortage};
 
 /// Runs instances of one kind on this host, and moves them.

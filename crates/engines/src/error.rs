@@ -1,4 +1,4 @@
-//! What goes wrong, in words.
+//! The errors of engines.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use crate::report::Blocker;
 /// The result of an engine's call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an engine's call failed. The text is one line and says the way out where there is one.
+/// Why an engine's call failed. The text is one line, and includes a remedy where there is one.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The instance is not on this host.
@@ -27,20 +27,20 @@ pub enum Error {
     /// The engine cannot work on this host.
     #[error("{what}: {remedy}")]
     Unusable {
-        /// What is missing.
+        /// What is missing on this host.
         what: String,
-        /// What to do.
+        /// The remedy.
         remedy: String,
     },
-    /// The images of an instance do not fit: whose, and where.
+    /// The images of an instance do not fit: names the instance and the directory.
     #[error("there is no room for {0}")]
     NoRoom(String),
-    /// What pins the instance came after the check, and was there still when it was stopped.
+    /// A blocker arose after the check, and remained when the instance was stopped.
     #[error("{blocker}")]
     Pinned {
         /// Which.
         name: InstanceName,
-        /// What, and the way out.
+        /// The blocker, with its remedy.
         blocker: Blocker,
     },
     /// CRIU refused; its log is kept.
@@ -53,7 +53,7 @@ pub enum Error {
         /// Its log's errors in one sentence.
         reason: String,
     },
-    /// The instance was let go, and is no more.
+    /// The instance was released, and has ended unexpectedly.
     #[error("`{name}` is lost: {reason}")]
     Lost {
         /// Which.
@@ -61,8 +61,8 @@ pub enum Error {
         /// Why, in words.
         reason: String,
     },
-    /// Who was to take the memory did not.
-    #[error("its memory was not taken ({0})")]
+    /// The receiver of the memory failed.
+    #[error("the destination did not accept its memory ({0})")]
     NotTaken(io::Error),
     /// The caller cancelled.
     #[error("cancelled")]
@@ -70,7 +70,7 @@ pub enum Error {
     /// The time ran out.
     #[error("the {doing} of `{name}` took too long and was undone")]
     TimedOut {
-        /// What was done.
+        /// The operation that took too long.
         doing: &'static str,
         /// Which instance.
         name: InstanceName,
@@ -78,7 +78,7 @@ pub enum Error {
     /// A system call failed.
     #[error("{doing}: {source}")]
     Io {
-        /// What was tried, with the thing's name.
+        /// The attempted operation, with the name of its object.
         doing: String,
         /// Why not.
         source: io::Error,
@@ -92,7 +92,7 @@ impl Error {
     }
 }
 
-/// Names what was tried.
+/// Adds the attempted operation to an I/O error.
 pub(crate) trait Doing<T> {
     fn doing(self, what: impl FnOnce() -> String) -> Result<T>;
 }

@@ -1,4 +1,4 @@
-//! What an instance is made of.
+//! The specification of an instance.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -8,7 +8,7 @@ use fabric::NetworkKind;
 use oci_image::Digest;
 use serde::{Deserialize, Serialize};
 
-/// What an instance is called: unique in its cluster, and fit to be a file name.
+/// An instance's name: unique in its cluster, and usable as a file name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct InstanceName(String);
@@ -42,7 +42,7 @@ impl fmt::Display for InstanceName {
 
 /// Not an [`InstanceName`].
 #[derive(Debug, thiserror::Error)]
-#[error("`{0}` is no instance name: use 1 to 63 lower-case letters, digits and hyphens, a letter first")]
+#[error("`{0}` is not an instance name: use 1 to 63 lower-case letters, digits and hyphens, a letter first")]
 pub struct BadName(String);
 
 impl TryFrom<String> for InstanceName {
@@ -59,14 +59,14 @@ impl From<InstanceName> for String {
     }
 }
 
-/// Everything needed to start an instance, or to make a place for it at its destination.
+/// Everything needed to start an instance, or to prepare it at its destination.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InstanceSpec {
-    /// What it is called.
+    /// The instance's name.
     pub name: InstanceName,
     /// The command and its arguments.
     pub command: Vec<String>,
-    /// The command's whole environment, with what loads the drop-in library.
+    /// The command's whole environment, including the variables that load the drop-in library.
     pub environment: Vec<(String, String)>,
     /// The command's working directory.
     pub directory: PathBuf,
@@ -80,27 +80,27 @@ pub struct InstanceSpec {
     pub limits: Vec<ResourceLimit>,
     /// Its network device.
     pub network: Network,
-    /// What it has beside processes, if it is a container.
+    /// The container around its processes, if it has one.
     #[serde(default)]
     pub container: Option<Container>,
-    /// What its network device is plugged into. What was written before it was there is read as if it said the bridge.
+    /// The network that its device is plugged into. Records of versions without this field are read as the bridge.
     #[serde(default)]
     pub network_kind: NetworkKind,
-    /// The image of which the container's root file system is made, if that is no directory of the host's. What
-    /// was written before it was there is read as if there were none.
+    /// The container image that the root file system comes from, unless that is a directory of the host. Records of versions without this
+    /// field are read as having none.
     #[serde(default)]
     pub image: Option<ContainerImage>,
-    /// Whether the command has a standard input, which a session brings; else that is `/dev/null`. The last field: what was
-    /// written before it was there is read as if it had none.
+    /// Whether the command has a standard input, fed by a session; otherwise it is `/dev/null`. The last field: records of versions without
+    /// it are read as having none.
     #[serde(default)]
     pub stdin: bool,
 }
 
-/// A root file system of an instance's own, and what else an OCI runtime gives it.
+/// An instance's own root file system, and the settings that an OCI runtime applies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Container {
-    /// The root file system: a directory that is on each host, the same on all, and that nobody changes. What the instance
-    /// writes lies in a layer above it, which travels. Empty if there is an image.
+    /// The root file system: a directory with the same contents on each host, which must not change. The instance writes to a layer above
+    /// it, which travels. Empty if there is an image.
     pub rootfs: PathBuf,
     /// The runtime's configuration: `config.json` of the OCI runtime specification, in which root, process and namespaces
     /// are replaced.
@@ -113,9 +113,9 @@ pub struct Container {
 /// An image of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerImage {
-    /// Where each host has it, as [`oci_image::Source`] reads it.
+    /// Its source on each host, as [`oci_image::Source`] parses it.
     pub source: String,
-    /// What its files are known by.
+    /// The digest of its files.
     pub root: Digest,
 }
 
@@ -124,9 +124,9 @@ pub struct ContainerImage {
 pub struct ResourceLimit {
     /// `RLIMIT_*`.
     pub resource: u32,
-    /// What holds now; `u64::MAX` is unlimited.
+    /// The limit in force; `u64::MAX` is unlimited.
     pub soft: u64,
-    /// How far the program may raise it.
+    /// The highest value to which the program may raise it.
     pub hard: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The memory of an instance on its way: from looks at it while it runs, and at last from its dump.
+//! The memory of an instance in transfer: from pre-copy rounds while it runs, and at last from its dump.
 
 use std::io;
 
@@ -7,51 +7,51 @@ use serde::{Deserialize, Serialize};
 /// Bytes in a page.
 pub const PAGE: usize = 4096;
 
-/// Whose pages they are, as CRIU's images call it.
+/// The owner of pages, as CRIU's images name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Owner {
     /// The process that has this PID in the instance; addresses are its own.
     Process(u32),
-    /// Memory without a file that processes share, by its number; addresses count from its beginning.
+    /// Anonymous shared memory, by its number; addresses count from its beginning.
     Shared(u64),
-    /// The archive of a container's file system in memory, by the number of its device at the source; of its last page the rest is zeroes.
+    /// The archive of a container's file system in memory, by its device number at the source; the rest of its last page is zero.
     Archive(u32),
 }
 
-/// Takes the memory of an instance, in accounts of which the last one counts.
+/// Receives the memory of an instance in accounts. The last account is the complete one.
 pub trait MemorySink: Send + Sync {
-    /// An account begins. What those before it have told may be void, and is still worth knowing.
+    /// Begins an account. Pages of earlier accounts may be outdated, but remain useful for comparison.
     ///
     /// # Errors
-    /// If the sink can take nothing.
+    /// If the sink can accept nothing.
     fn begin(&self) -> io::Result<()>;
 
-    /// Says that there is this owner, which may have no pages.
+    /// Announces an owner, which may have no pages.
     ///
     /// # Errors
     /// As [`MemorySink::take`].
     fn open(&self, owner: Owner) -> io::Result<()>;
 
-    /// Whether it takes archives of file systems as well. Otherwise they are among the images.
+    /// Whether it accepts archives of file systems too. Otherwise they are among the images.
     fn takes_archives(&self) -> bool {
         false
     }
 
-    /// Says how many bytes of pages the account will have, as far as that is known.
+    /// Announces how many bytes of pages to expect in the account, as far as that is known.
     fn expect(&self, _bytes: u64) {}
 
-    /// Takes whole pages that lie at `address`, one behind the other.
+    /// Accepts consecutive whole pages that begin at `address`.
     ///
     /// # Errors
-    /// If they are not taken; then nothing more is.
+    /// If it does not accept them. It then accepts nothing more.
     fn take(&self, owner: Owner, address: u64, pages: &[u8]) -> io::Result<()>;
 
-    /// Whether [`MemorySink::take_later`] leaves pages where they are.
+    /// Whether [`MemorySink::take_later`] leaves pages at the source.
     fn leaves_pages(&self) -> bool {
         false
     }
 
-    /// As [`MemorySink::take`], of pages that an instance can be restored without: whoever touches one will wait for it.
+    /// Like [`MemorySink::take`], for pages that can arrive after the restore: a process that touches one waits for it.
     ///
     /// # Errors
     /// As [`MemorySink::take`].
@@ -59,7 +59,7 @@ pub trait MemorySink: Send + Sync {
         self.take(owner, address, pages)
     }
 
-    /// All of the account has been told.
+    /// Ends the account.
     ///
     /// # Errors
     /// As [`MemorySink::take`].

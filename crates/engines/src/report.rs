@@ -1,4 +1,4 @@
-//! What pins an instance to its host, and what it needs at its destination.
+//! The result of checking an instance: its blockers, and its needs at the destination.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,26 +7,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::instance::ContainerImage;
 
-/// What [`Engine::check`](crate::Engine::check) finds.
+/// The result of [`Engine::check`](crate::Engine::check).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// What pins the instance here. Empty: it can leave.
+    /// Reasons why the instance cannot leave this host.
     pub blockers: Vec<Blocker>,
-    /// What it needs at its destination.
+    /// Its requirements of the destination.
     pub needs: Needs,
 }
 
-/// A reason why an instance cannot move, and the way out.
+/// A reason why an instance cannot move, with a remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Blocker {
-    /// What pins it: one clause that names the thing.
+    /// The reason: one clause that names the object.
     pub what: String,
-    /// What to do about it: one clause.
+    /// The remedy: one clause.
     pub remedy: String,
 }
 
 impl Blocker {
-    /// Something that pins, and what to do about it.
+    /// A blocker with this reason and remedy.
     pub fn new(what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { what: what.into(), remedy: remedy.into() }
     }
@@ -38,22 +38,22 @@ impl fmt::Display for Blocker {
     }
 }
 
-/// What an instance needs at its destination.
+/// The requirements of an instance at its destination.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Needs {
     /// Files that are open, mapped or the working directory of a process.
     pub files: Vec<OpenFile>,
-    /// Memory that the processes have in use, with file systems in memory, in bytes: room for the images, and again to restore.
+    /// The memory in use by the processes and tmpfs mounts, in bytes. The destination needs it twice: for the images, and to restore.
     pub memory: u64,
-    /// What a container has written, in bytes: room for the images, and again where it is unpacked.
+    /// The files that a container has written, in bytes. The destination needs the room twice: for the images, and to unpack.
     pub layer: u64,
     /// Whether it is a container.
     pub container: bool,
-    /// The image of which that is made, if it is one.
+    /// The container image, if the container has one.
     pub image: Option<ContainerImage>,
-    /// The directory of which it is made otherwise.
+    /// The directory of its root file system otherwise.
     pub rootfs: Option<PathBuf>,
-    /// Where the container sees what each host has of its own for containers.
+    /// The paths in the container at which each host mounts its own support files.
     pub support: Vec<PathBuf>,
     /// The cgroup controllers that its limits need.
     pub controllers: Vec<String>,
@@ -62,19 +62,19 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// What the images hold, in bytes.
+    /// The size of the images, in bytes.
     #[must_use]
     pub fn images(&self) -> u64 {
         self.memory + self.layer
     }
 }
 
-/// How often the kernel has ended a process of an instance for want of memory, and the limit in bytes if that was reached.
+/// The out-of-memory kills in an instance, and the memory limit if it was reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shortage {
-    /// Processes that were ended.
+    /// Processes that the kernel killed.
     pub kills: u64,
-    /// The limit of the instance's cgroup; `None` if it is the host that had no more.
+    /// The limit of the instance's cgroup in bytes; `None` if the host ran out of memory.
     pub limit: Option<u64>,
 }
 
@@ -84,35 +84,35 @@ pub struct OpenFile {
     /// Its path on the host.
     #[serde(with = "bytes")]
     pub path: PathBuf,
-    /// What it is.
+    /// Its type.
     pub kind: FileKind,
     /// Its permission bits.
     pub mode: u32,
     /// In bytes; compared for regular files.
     pub size: u64,
-    /// Of a regular file. Who has the one of this identity has this very file, whatever is in it by now.
+    /// The identity of a regular file. A host that has a file of this identity shares this file, whatever it contains by now.
     pub identity: Option<Identity>,
-    /// What must be in another one, which is a copy.
+    /// The contents that a copy must have.
     pub contents: Contents,
 }
 
-/// What a file is known by on all hosts that share its file system: the beginning of a SHA-256 digest.
+/// Identifies a file on all hosts that share its file system: the beginning of a SHA-256 digest.
 pub type Identity = [u8; 16];
 
-/// What is in a file.
+/// The contents of a file, for comparison.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Contents {
-    /// Not compared: it is no regular file, or the kernel makes it up.
+    /// Not compared: it is not a regular file, or the kernel generates it.
     Any,
     /// An executable or a library: its ELF build ID, in hexadecimal digits.
     Build(String),
-    /// The SHA-256 digest of all of it, or of parts if it is large.
+    /// The SHA-256 digest of the whole file, or of samples if it is large.
     Digest([u8; 32]),
-    /// It could not be read: why.
+    /// It could not be read, for this reason.
     Unreadable(String),
 }
 
-/// What a file is.
+/// The type of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileKind {
     /// A regular file.
@@ -130,7 +130,7 @@ pub enum FileKind {
     },
 }
 
-/// What a host has to offer.
+/// The versions, features and free resources of a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Host {
     /// The kernel's release.
@@ -141,7 +141,7 @@ pub struct Host {
     pub architecture: String,
     /// CPU features, as `/proc/cpuinfo` names them, sorted.
     pub cpu_features: Vec<String>,
-    /// Memory that can be had, in bytes.
+    /// Available memory, in bytes.
     pub memory_available: u64,
     /// Room for images, in bytes.
     pub image_room: u64,

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::engine::{Phase, Phases, Watch};
 
-/// Runs from one part to the next, and tells each to who watches.
+/// Measures consecutive parts, and reports each to the watch.
 pub(crate) struct Stopwatch<'a> {
     watch: &'a Watch<'a>,
     since: Instant,

@@ -1,7 +1,7 @@
-//! What an instance's `eth0` is plugged into, as the engine sees it.
+//! The interface between the engine and the network that an instance's `eth0` is plugged into.
 //!
 //! The engine makes the instance's network namespace, gives the device its MAC, MTU and address, and says when it may carry
-//! frames. How they are carried is the wiring's.
+//! frames. The wiring carries them.
 
 use std::fmt;
 use std::io;
@@ -9,43 +9,42 @@ use std::os::fd::BorrowedFd;
 
 use crate::instance::{InstanceSpec, Network};
 
-/// What the device is called in the instance's namespace.
+/// The device's name in the instance's namespace.
 pub const DEVICE: &str = "eth0";
 
-/// Plugs instances' network devices in. A device is known by its MAC.
+/// Plugs in the network devices of instances. A device is identified by its MAC.
 ///
-/// "Cut" is a device that has its carrier, and so keeps addresses and routes, while nothing comes from it or to it: it
-/// acknowledges nothing for sockets that are on their way, and answers for no address that is elsewhere still.
+/// A device is *cut* when it has its carrier, and so keeps addresses and routes, but neither sends nor receives frames: it does not
+/// acknowledge segments for sockets in transfer, nor answer ARP for an address that is still at another host.
 pub trait Wiring: fmt::Debug + Send + Sync {
-    /// Makes [`DEVICE`] in `namespace`, cut. It takes the place of one of the same MAC that is left of a crash, or of a copy that
-    /// is no more.
+    /// Makes [`DEVICE`] in `namespace`, cut. It replaces a device of the same MAC that a crash or an ended copy has left.
     ///
     /// # Errors
     /// If the host's network does not allow it.
     fn create(&self, spec: &InstanceSpec, namespace: BorrowedFd<'_>) -> io::Result<()>;
 
-    /// Takes up again the device of an instance that is here already; cut or not, as it is found.
+    /// Takes over the existing device of an instance that is already here, without changing whether it is cut.
     ///
     /// # Errors
-    /// If it is not there.
+    /// If it does not exist.
     fn find(&self, spec: &InstanceSpec, namespace: BorrowedFd<'_>) -> io::Result<()>;
 
-    /// Cuts the device, behind all that was sent by it. May be repeated.
+    /// Cuts the device after the frames that it has already sent. May be repeated.
     ///
     /// # Errors
     /// If the host's network does not allow it.
     fn cut(&self, network: &Network) -> io::Result<()>;
 
-    /// Whether frames that come while the device is cut are kept, and delivered when it is mended. Else they are lost.
+    /// Whether frames that arrive while the device is cut are kept, and delivered when it is mended. Otherwise they are lost.
     fn keeps_frames(&self) -> bool;
 
-    /// Has the device carry frames. May be repeated.
+    /// Mends a cut device, so that it carries frames. May be repeated.
     ///
     /// # Errors
     /// If the host's network does not allow it.
     fn mend(&self, network: &Network) -> io::Result<()>;
 
-    /// Deletes the device; no error if it is not there.
+    /// Deletes the device; no error if it does not exist.
     ///
     /// # Errors
     /// If the host's network does not allow it.

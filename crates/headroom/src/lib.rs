@@ -1,8 +1,8 @@
-//! Memory that a library keeps for when its program has none left.
+//! A memory reserve for when a program has no memory left.
 //!
-//! Where Rust gets no memory it ends the process, which a library must not do to the program that has loaded it. Some is kept
-//! therefore: addresses that cost nothing until they are used. Who gets none otherwise takes it, goes on, and what would need more
-//! fails from then on by [`check`], until there is some to keep again.
+//! Where Rust gets no memory it ends the process, which a library must not do to the program that has loaded it. So the library keeps a
+//! reserve: address space that costs nothing until it is used. A failed allocation takes the reserve and succeeds; from then on calls that
+//! would need more memory fail by [`check`], until a new reserve can be made.
 //!
 //! ```
 //! #[global_allocator]
@@ -24,10 +24,10 @@ use libc::c_void;
 /// How much is kept, in bytes: tables of 100,000 objects double within it.
 const BYTES: usize = 8 << 20;
 
-/// What is kept, or null.
+/// The reserve, or null.
 static KEPT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// Threads that give it up just now, or make what is to be kept.
+/// Threads that release the reserve at this moment, or make a new one.
 static CHANGING: AtomicUsize = AtomicUsize::new(0);
 
 /// Threads that have it lent to the C library.
@@ -52,7 +52,7 @@ pub fn check() -> io::Result<()> {
         give_up();
     }
     match kept {
-        // It may lock no more than it has: that is not to be short of memory.
+        // `RLIMIT_MEMLOCK` forbids more locked memory: that is not a shortage of memory.
         Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => Ok(()),
         kept => kept,
     }
@@ -64,7 +64,7 @@ pub fn start_anew() {
     CHANGING.store(0, Ordering::Release);
 }
 
-/// Memory that may be written to, as limits of memory count no other; but a program that locks all of its own (`mlockall`) gets no
+/// Writable memory, since memory limits count only this kind; but a program that locks all of its own (`mlockall`) gets no
 /// page for it.
 fn keep() -> io::Result<()> {
     let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -73,7 +73,7 @@ fn keep() -> io::Result<()> {
     if fresh == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the mapping was just made, and nobody else knows it.
+    // SAFETY: the mapping was just made, and no other code knows it.
     let is_writable = unsafe {
         libc::munlock(fresh, BYTES);
         libc::mprotect(fresh, BYTES, libc::PROT_READ | libc::PROT_WRITE) == 0
@@ -92,7 +92,7 @@ pub fn lend<T>(work: impl FnOnce() -> T) -> T {
     give_up();
     let result = work();
     LENT.fetch_sub(1, Ordering::AcqRel);
-    // The next that needs some to be kept says so.
+    // The next caller that needs a reserve reports the failure.
     let _ = check();
     result
 }
@@ -105,7 +105,7 @@ fn give_up() {
 
 fn unmap(kept: *mut c_void) {
     if !kept.is_null() {
-        // SAFETY: whoever takes the mapping out of `KEPT` owns it, and nobody has ever touched it.
+        // SAFETY: the thread that takes the mapping out of `KEPT` owns it, and it was never touched.
         unsafe { libc::munmap(kept, BYTES) };
     }
 }
@@ -114,7 +114,7 @@ fn unmap(kept: *mut c_void) {
 #[derive(Clone, Copy, Debug)]
 pub struct Allocator;
 
-/// What `allocate` returns, if need be the second time.
+/// The result of `allocate`, if need be of a second attempt.
 fn with_what_is_kept(allocate: impl Fn() -> *mut u8) -> *mut u8 {
     let memory = allocate();
     if !memory.is_null() {
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_gets_no_memory_takes_what_is_kept_and_it_is_kept_again() {
+    fn allocations_use_the_reserve_which_is_refilled() {
         check().unwrap();
         let attempts = Cell::new(0);
         let memory = with_what_is_kept(|| {

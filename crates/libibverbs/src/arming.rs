@@ -1,22 +1,22 @@
-//! When the thread sleeps on links.
+//! Decides when the thread sleeps on links.
 //!
-//! A program that spins in `ibv_poll_cq` drives the links itself; a thread that woke for the same bytes
-//! would only steal its processor. One that blocks, or spins on memory (as `ib_write_lat` does),
+//! A program that polls in a loop (`ibv_poll_cq`) drives the links itself; a thread that woke for the same bytes
+//! would only steal its processor. A program that blocks, or polls memory (as `ib_write_lat` does),
 //! needs the thread. So the thread is *armed* (sleeps on links) or not:
 //!
 //! ```text
-//!           woke, and the program had spun meanwhile, `patience` times more often than not
+//!           woken by links while the program polled, `patience` times more often than not
 //!   armed ────────────────────────────────────────────────────────────────────▶ disarmed
 //!         ◀────────────────────────────────────────────────────────────────────
 //!           no poll for a tick (1 ms), or the program armed a CQ (it is about to block),
-//!           or a tick found work that the program had not polled for
+//!           or a tick found work that the program had not polled
 //! ```
 //!
 //! In the last case disarming was a mistake, and patience grows; the first tick is a short one, so that a mistake costs little.
-//! Timers are the thread's in both states, and so is what a program has left behind at its last poll, such as
-//! acknowledgements that were to ride on its next request: the thread looks each tick, or each few ticks of a program
-//! that spins. When there was nothing to do for a while, it sleeps soundly until a call leaves something behind and wakes it: a
-//! program that touches its neighbours' memory and nothing else is not disturbed, however much it posts and polls.
+//! The thread handles timers in both states, and also the output that a program left pending at its last poll, such as
+//! acknowledgements that were to be piggybacked on its next request: it checks each tick, or every few ticks while a program
+//! polls. After some time without work it sleeps without a tick until a call leaves output behind and wakes it: a
+//! program that only uses direct mappings of its neighbours' memory is not disturbed, however much it posts and polls.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -47,7 +47,7 @@ pub(crate) struct Polls {
     pub(crate) at: Duration,
 }
 
-/// What the thread has seen of the program.
+/// The thread's observations of the program.
 pub(crate) struct Arming {
     /// When it last looked.
     seen: Polls,
@@ -101,8 +101,8 @@ impl Arming {
         self.quiet >= DROWSY
     }
 
-    /// Whether the thread is to be armed, who now is or is not. `by_link`: a link has woken the thread; `did_work`: it
-    /// found something to do there.
+    /// True if the thread is to be armed. `by_link`: a link has woken the thread; `did_work`: it
+    /// found work there.
     pub(crate) fn judge(&mut self, armed: bool, now: Polls, by_link: bool, did_work: bool) -> bool {
         let spins = self.spins(now);
         let has_polled = self.has_polled(now);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_spins_is_left_alone_until_it_stops() {
+    fn a_polling_program_is_not_armed_until_it_stops() {
         let (mut arming, mut polls) = (Arming::default(), Polls::default());
         assert_eq!(until_disarmed(&mut arming, &mut polls), *PATIENCE.start());
         assert!(!arming.judge(false, polls.spin(), false, true));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn fewer_polls_will_do_in_less_time() {
+    fn fewer_polls_suffice_in_less_time() {
         let (mut arming, mut polls) = (Arming::default(), Polls::default());
         arming.glance(polls.spin());
         let later = |count, micros| Polls {
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_now_and_then_kept_from_polling_is_left_alone_too() {
+    fn a_polling_program_with_short_interruptions_is_not_armed() {
         let (mut arming, mut polls) = (Arming::default(), Polls::default());
         let stays_armed = |turn: &u32| {
             let count = if turn.is_multiple_of(3) { 0 } else { SPINNING };
@@ -186,14 +186,14 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_about_to_block_is_believed() {
+    fn a_program_that_arms_before_blocking_gets_events() {
         let (mut arming, mut polls) = (Arming::default(), Polls::default());
         until_disarmed(&mut arming, &mut polls);
         assert!(arming.judge(true, polls.spin(), false, false), "the program has armed it");
     }
 
     #[test]
-    fn a_mistake_costs_little_and_makes_patient_and_time_forgets_it() {
+    fn a_wrong_guess_raises_the_threshold_for_a_while() {
         let (mut arming, mut polls) = (Arming::default(), Polls::default());
         until_disarmed(&mut arming, &mut polls);
         assert_eq!(arming.tick(), TRIAL);

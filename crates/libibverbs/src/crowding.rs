@@ -1,17 +1,17 @@
-//! Whether others want the processor that a program spins on.
+//! Detects that other threads want the processor on which a program polls.
 //!
-//! No hardware does a peer's part, so a program that spins may keep its own peer, or the peer's thread, from the
-//! processor. A program that was interrupted for long while it polled in vain is taken to share its processor; from then
-//! on, for some times as long, it sleeps a moment between rounds of such polls: what runs seldom costs it little. It does
+//! There is no hardware that does a peer's part, so a program that polls in a loop may keep its own peer, or the peer's thread, from the
+//! processor. A program that was interrupted for long during empty polls is taken to share its processor; from then
+//! on, for a multiple of that time, it sleeps a moment between rounds of empty polls; other threads that run seldom cost it little. It does
 //! not call `sched_yield`: on kernels that let a yielding thread forfeit its time (6.18), thousands of yields a second
-//! unsettle how time is shared among groups, and processes that had nothing to do with either end stood still for seconds.
+//! unsettle the sharing of time among groups, and processes unrelated to either end stood still for seconds.
 
 use std::time::Duration;
 
 /// Polls in vain in a round, some microseconds.
 const ROUND: u32 = 128;
 
-/// What a round lasts longer than its thread ran was another program's slice.
+/// A round that lasts longer than its thread ran was interrupted by another program's slice.
 const INTERRUPTED: Duration = Duration::from_millis(1);
 
 /// Others are taken to want the processor for so many times as long as they had it.
@@ -34,7 +34,7 @@ pub(crate) struct OwnTime {
     pub(crate) ran: Duration,
 }
 
-/// What one process' polls in vain have shown.
+/// The evidence from one process' empty polls.
 #[derive(Default)]
 pub(crate) struct Crowding {
     /// Polls in vain since one that was not.
@@ -43,7 +43,7 @@ pub(crate) struct Crowding {
     begun: Duration,
     /// Until then, rounds are watched.
     watched_until: Duration,
-    /// What the thread's own clock showed then, if rounds are watched.
+    /// The thread's own clock at that time, if rounds are watched.
     own: Option<OwnTime>,
     /// Until then, others are taken to want the processor.
     until: Duration,
@@ -76,7 +76,7 @@ impl Crowding {
         if is_long {
             self.watched_until = now + WATCH;
         }
-        // So does the other clock. It tells apart who was interrupted and who computes between its polls.
+        // So does the other clock. It tells an interrupted thread from one that computes between its polls.
         let own = is_before(now, self.watched_until, WATCH).then(own_clock);
         let before = std::mem::replace(&mut self.own, own);
         if let (true, Some(before), Some(own)) = (is_long, before, own)
@@ -100,7 +100,7 @@ fn is_before(now: Duration, end: Duration, most: Duration) -> bool {
 mod tests {
     use super::*;
 
-    /// A round of polls in vain, at the end of which the clock shows so many microseconds, and the thread's own `ran`. True
+    /// A round of empty polls, at the end of which the clock shows so many microseconds, and the thread's own `ran`. True
     /// if a nap is due.
     fn round(crowding: &mut Crowding, clock: u64, ran: u64) -> bool {
         let own = OwnTime { thread: 1, ran: Duration::from_micros(ran) };
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_interrupted_leaves_the_processor_to_others_for_some_times_as_long() {
+    fn an_interrupted_poller_yields_for_a_multiple_of_the_interruption() {
         let mut crowding = Crowding::default();
         assert!(!round(&mut crowding, 50_000, 0), "nobody knows when it began");
         assert!(!round(&mut crowding, 50_005, 5));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_stopped_does_not_nap_for_long() {
+    fn a_stopped_poller_does_not_nap_for_long() {
         let mut crowding = Crowding::default();
         for clock in [1_000, 5_000, 3_600_000_000] {
             round(&mut crowding, clock, 0);
@@ -132,14 +132,14 @@ mod tests {
     }
 
     #[test]
-    fn who_computes_between_polls_was_not_interrupted() {
+    fn computing_between_polls_is_not_an_interruption() {
         let mut crowding = Crowding::default();
         assert!((1..1000).all(|turn| !round(&mut crowding, turn * 2_000, turn * 1_950)));
         assert!(round(&mut crowding, 2_003_000, 1_950_000), "somebody else ran");
     }
 
     #[test]
-    fn a_clock_that_goes_back_in_a_move_ends_all_naps() {
+    fn a_clock_set_back_by_a_move_ends_all_naps() {
         let mut crowding = Crowding::default();
         for clock in [1_000_000, 1_003_000, 1_006_000] {
             round(&mut crowding, clock, 0);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn time_between_polls_that_found_something_counts_for_nothing() {
+    fn time_between_successful_polls_does_not_count() {
         let mut crowding = Crowding::default();
         for time in 1..100 {
             assert!(!round(&mut crowding, time * 1_000, 0));

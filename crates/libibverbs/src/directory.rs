@@ -1,9 +1,9 @@
 //! The directory of the fabric ([`fabric::directory`]), offered to this project's `librdmacm.so.1` in a version node
 //! of its own.
 //!
-//! Whoever asks chooses a number, and gets the answer with it from the library's thread. What is not answered is
-//! asked again after a move, and when the coordinator was away; so is what is published. A request may wait for as
-//! long as the coordinator is away: who does not want to wait any longer forgets it.
+//! A caller chooses a number, and gets the answer with it from the library's thread. Unanswered questions are
+//! repeated after a move, and after the coordinator was away; so are publications. A request may wait for as
+//! long as the coordinator is away: a caller that stops waiting forgets it.
 //!
 //! The library itself keeps the members of multicast groups there.
 
@@ -24,7 +24,7 @@ use waiting::lock;
 /// The most requests that are on their way, watches aside: the node need not queue more for us.
 const MAX_UNDER_WAY: usize = 256;
 
-/// The most requests that wait for an answer; of watches, which wait for as long as somebody lives, as many more.
+/// The most requests that wait for an answer; as many more watches, which wait as long as their subject exists.
 const MAX_UNANSWERED: usize = 1 << 14;
 
 /// Begins the keys of multicast groups.
@@ -48,7 +48,7 @@ pub(crate) struct Found {
 /// Called from the library's thread with the number of a request, 0 or an errno, and what was found.
 type OnAnswer = unsafe extern "C" fn(*mut c_void, u64, c_int, *const Found, usize);
 
-/// Who gets the answers.
+/// The receiver of the answers.
 #[derive(Clone, Copy)]
 struct Listener {
     function: OnAnswer,
@@ -61,7 +61,7 @@ unsafe impl Send for Listener {}
 /// A key and a value.
 type Published = (Vec<u8>, Vec<u8>);
 
-/// What this process has said to the directory, and has yet to say.
+/// The messages that this process has sent to the directory, and has yet to send.
 #[derive(Default)]
 pub(crate) struct Directory(Mutex<Inner>);
 
@@ -78,7 +78,7 @@ struct Inner {
     under_way: BTreeSet<u64>,
     /// Keys and values, and whether they are exclusive.
     published: BTreeMap<Published, bool>,
-    /// Multicast groups whose members were asked for, by number.
+    /// Multicast groups with unanswered questions for their members, by number.
     groups: BTreeMap<u64, GroupId>,
     /// The number, less [`OWN`], that the library used last.
     last: u64,
@@ -138,7 +138,7 @@ impl Directory {
         inner.under_way.remove(&number);
     }
 
-    /// What can be sent now.
+    /// The messages that can be sent now.
     pub(crate) fn take_outgoing(&self) -> Vec<(u64, Request)> {
         let mut inner = lock(&self.0);
         let mut outgoing = Vec::new();
@@ -169,7 +169,7 @@ impl Directory {
         unsafe { (listener.function)(listener.context, number, status, found.as_ptr(), found.len()) };
     }
 
-    /// Notes that a request is answered; `None` if nobody waits for it.
+    /// Records the answer to a request; `None` if no caller waits for it.
     fn settle(&self, number: u64, answer: &Answer) -> Option<Listener> {
         let mut inner = lock(&self.0);
         inner.under_way.remove(&number);
@@ -180,7 +180,7 @@ impl Directory {
                 inner.put(number, request);
                 return None;
             }
-            // What was published before is so again, or will be the next time.
+            // Values published before are resent, or will be the next time.
             (Request::Publish { key, value, exclusive }, answer)
                 if number >= OWN || *answer == Answer::Done =>
             {
@@ -208,7 +208,7 @@ impl Directory {
 
 impl Inner {
     fn queue(&mut self, number: u64, request: Request) -> c_int {
-        // There are no more of these than of values that were published, and one that was not said would be published again.
+        // There are no more of these than published values, and an unsent one would be published again.
         let takes_back = match &request {
             Request::Withdraw { key, value } => self.take_back(key, value),
             _ => false,
@@ -217,7 +217,7 @@ impl Inner {
             return libc::EAGAIN;
         }
         if let Request::Publish { key, value, .. } = &request {
-            // One that is said again would come after this.
+            // A resent one would come after this.
             let opposite = Request::Withdraw { key: key.clone(), value: value.clone() };
             self.unanswered.retain(|_, other| *other != opposite);
         }
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_published_or_unanswered_is_said_again() {
+    fn publications_and_open_questions_are_resent() {
         let directory = Directory::default();
         directory.ask(1, publish("a"));
         directory.ask(2, Request::Look { key: b"k".to_vec() });
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_again_does_not_flood_the_node() {
+    fn resent_messages_do_not_flood_the_node() {
         let directory = Directory::default();
         for number in 1..=1000 {
             directory.ask(number, publish(&number.to_string()));
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_ask_no_more_can_take_back_what_it_has_published() {
+    fn withdrawals_are_possible_at_the_limit_of_questions() {
         let withdraw = |value: &str| Request::Withdraw { key: b"k".to_vec(), value: value.into() };
         let directory = Directory::default();
         directory.ask(1, publish("a"));
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_published_anew_is_not_taken_back_by_what_was_said_before() {
+    fn a_new_publication_survives_an_earlier_withdrawal() {
         let withdraw = Request::Withdraw { key: b"k".to_vec(), value: b"a".to_vec() };
         let directory = Directory::default();
         directory.ask(1, publish("a"));
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn who_watches_many_can_ask() {
+    fn a_process_with_many_watches_can_ask() {
         let directory = Directory::default();
         let process = ProcessId { vid: Vid::new(7).unwrap(), index: 1 };
         let refused = fill(&directory, &Request::Watch { process });
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_node_does_not_keep_up_with_is_asked_again() {
+    fn questions_that_the_node_drops_are_asked_again() {
         let directory = Directory::default();
         let look = Request::Look { key: b"k".to_vec() };
         directory.ask(1, look.clone());

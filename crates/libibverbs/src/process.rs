@@ -42,13 +42,13 @@ pub(crate) struct Objects {
 }
 
 impl Objects {
-    /// One opener of `handle` has destroyed `qp`. False if it was the only one: then it is to go itself.
+    /// One opener of `handle` has destroyed `qp`. False if it was the only one: then the queue pair itself is to be destroyed.
     pub(crate) fn forget_opening(&mut self, handle: softhca::Qp, qp: *mut ibv_qp) -> bool {
         let Some(others) = self.opened_again.get_mut(&handle) else { return false };
         match others.iter().position(|Held(other)| *other == qp) {
             Some(at) => drop(others.remove(at)),
             None => match others.pop() {
-                // Events go to one of those who are left.
+                // Events go to one of the remaining openers.
                 Some(other) => drop(self.qps.insert(handle, other)),
                 None => return false,
             },
@@ -57,7 +57,7 @@ impl Objects {
     }
 }
 
-/// What the thread sleeps by.
+/// The timers and descriptors on which the thread sleeps.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Known {
     /// [`Device::waiting`].
@@ -72,7 +72,7 @@ impl Known {
     }
 }
 
-/// What the lock guards.
+/// The state that the lock guards.
 pub(crate) struct State {
     pub(crate) device: Device,
     pub(crate) objects: Objects,
@@ -81,26 +81,26 @@ pub(crate) struct State {
     pub(crate) crowding: Crowding,
     /// The thread sleeps on links. Otherwise it leaves them to the program, which spins.
     pub(crate) armed: bool,
-    /// What the thread took into account when it went to sleep.
+    /// The state of the device when the thread went to sleep.
     pub(crate) known: Known,
-    /// The thread sleeps without a tick, and does not look by itself what a program has left behind.
+    /// The thread sleeps without a tick, and does not check for pending output of the program.
     pub(crate) sound_asleep: bool,
     events: Vec<Event>,
 }
 
-/// How often the program gives way to the thread at most, while the thread waits for the lock once.
-const WAYS_TO_GIVE: u32 = 16;
+/// How often calls of the program yield, at most, while the thread waits once for the lock.
+const YIELD_BUDGET: u32 = 16;
 
 /// See the module.
 pub(crate) struct Process {
     pub(crate) identity: ProcessId,
     pub(crate) fabric: FabricId,
-    /// What the device can have: known also to a child of a fork.
+    /// The limits of the device: known also to a child of a fork.
     pub(crate) limits: Limits,
     state: BiasedLock<State>,
-    /// How often calls of the program still give way to the thread, which waits for the lock. A spinning program would
-    /// otherwise hardly leave it to the thread.
-    ways_to_give: AtomicU32,
+    /// How often calls of the program still yield to the thread that waits for the lock. A program that polls in a loop would
+    /// otherwise starve the thread.
+    yield_budget: AtomicU32,
     /// Calls of the program that wait for the lock.
     program_waits: AtomicU32,
     /// The device belongs to the parent of this process.
@@ -139,7 +139,7 @@ impl Process {
             fabric,
             limits,
             state: BiasedLock::new(state),
-            ways_to_give: AtomicU32::new(0),
+            yield_budget: AtomicU32::new(0),
             program_waits: AtomicU32::new(0),
             forked: AtomicBool::new(false),
             polls: AtomicU32::new(0),
@@ -163,7 +163,7 @@ impl Process {
         unsafe { libc::atexit(send_the_last) };
     }
 
-    /// In a forked child: the device stays with the parent, and the child may attach anew.
+    /// In a forked child: the device stays with the parent, and the child may attach again.
     pub(crate) fn leave_to_parent(&self) {
         self.forked.store(true, Ordering::Relaxed);
         self.state.disown();
@@ -191,7 +191,7 @@ impl Process {
         })
     }
 
-    /// Runs `work` under the lock, for the program. Who changes more than memory calls [`Self::attend`] at the end.
+    /// Runs `work` under the lock, for the program. Callers that change more than memory call [`Self::attend`] at the end.
     ///
     /// # Errors
     /// `EIO` in a forked child; otherwise those of `work`.
@@ -227,7 +227,7 @@ impl Process {
         work: impl FnOnce(&mut State) -> Result<R, Errno>,
     ) -> Result<R, Errno> {
         self.own()?;
-        self.give_way();
+        self.yield_to_thread();
         self.program_waits.fetch_add(1, Ordering::Relaxed);
         let mut state = self.state.lock_often();
         self.program_waits.fetch_sub(1, Ordering::Relaxed);
@@ -236,9 +236,9 @@ impl Process {
 
     /// Lets the thread have the lock if it waits for it, but does not wait until it does: programs on its processor may
     /// keep it from running for long.
-    fn give_way(&self) {
-        let one_less = |ways: u32| ways.checked_sub(1);
-        if self.ways_to_give.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok() {
+    fn yield_to_thread(&self) {
+        let one_less = |left: u32| left.checked_sub(1);
+        if self.yield_budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok() {
             sleep(NAP);
         }
     }
@@ -254,8 +254,8 @@ impl Process {
         self.program_waits.load(Ordering::Relaxed) != 0
     }
 
-    /// Wakes the thread if it sleeps by something that has changed: a timer, or what to sleep on. So too
-    /// if nobody else would send what this call has left to be sent, should the program not call again.
+    /// Wakes the thread if a timer or descriptor on which it sleeps has changed. Also
+    /// if no other thread would send the pending output of this call, should the program not call again.
     fn tell_thread(&self, state: &mut State) {
         let now = Known::of(&state.device);
         let timer = now.waiting > state.known.waiting;
@@ -269,15 +269,15 @@ impl Process {
 
     /// The lock, for the thread, with precedence over the program.
     pub(crate) fn lock_first(&self) -> Guard<'_, State> {
-        self.ways_to_give.store(WAYS_TO_GIVE, Ordering::Relaxed);
+        self.yield_budget.store(YIELD_BUDGET, Ordering::Relaxed);
         let claim = self.state.claim();
-        self.ways_to_give.store(0, Ordering::Relaxed);
+        self.yield_budget.store(0, Ordering::Relaxed);
         claim.enter()
     }
 
-    /// The lock, as `fork` takes it. `None` if the thread that forks has it, in a signal handler.
-    pub(crate) fn lock_for_fork(&self) -> Option<Guard<'_, State>> {
-        self.state.lock_unless_mine()
+    /// The lock, as `fork` takes it.
+    pub(crate) fn lock_for_fork(&self) -> Guard<'_, State> {
+        self.state.claim().enter()
     }
 
     /// Passes on what the device has to say.
@@ -288,7 +288,7 @@ impl Process {
         }
     }
 
-    /// Has the thread ask who the members of multicast groups are.
+    /// Makes the thread ask for the members of multicast groups.
     fn ask_for_members(&self, state: &mut State) {
         let mut groups = Vec::new();
         state.device.take_group_requests(&mut groups);

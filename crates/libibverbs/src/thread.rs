@@ -1,6 +1,6 @@
 //! The thread `transhume-rdma`: the attach socket, timers, and links while the program does not poll.
 //!
-//! When it sleeps on links is the matter of [`crate::arming`].
+//! [`crate::arming`] decides when it sleeps on links.
 //!
 //! # Moves
 //!
@@ -32,7 +32,7 @@ const SLICE: Duration = Duration::from_micros(100);
 /// Ticks in a row for which the thread only looks whether the program still polls.
 const GLANCES: u32 = 16;
 
-/// While the thread sleeps soundly, each call of the program looks at all links for what it has left there: at so many at most.
+/// While the thread sleeps without a tick, each call of the program checks all links for pending output: at so many at most.
 const FEW_LINKS: usize = 16;
 
 /// Between attempts to reach a node that went away without a word: it restarts.
@@ -47,7 +47,7 @@ enum Node {
     Suspended,
 }
 
-/// What the thread does next.
+/// The thread's next action.
 enum Next {
     Again,
     /// `None`: until something happens.
@@ -56,7 +56,7 @@ enum Next {
     Doze,
 }
 
-/// What woke the thread.
+/// The cause of a wake-up.
 #[derive(Default)]
 struct Woken {
     node: bool,
@@ -65,7 +65,7 @@ struct Woken {
     call: bool,
 }
 
-/// What the thread owns.
+/// The state of the thread.
 pub(crate) struct Runtime {
     process: &'static Process,
     node: Node,
@@ -74,7 +74,7 @@ pub(crate) struct Runtime {
     waitables: Vec<Waitable>,
     /// Turns without a sleep so far.
     restless: u32,
-    /// What ended the last sleep, until it has been judged.
+    /// The cause of the last wake-up, until it has been judged.
     woken: Option<Woken>,
     arming: Arming,
     acks: HeldAcks,
@@ -102,9 +102,9 @@ unsafe extern "C" fn run(runtime: *mut Runtime) {
     }
 }
 
-/// Asks the scheduler for short time slices. Among equals, whoever asks for less gets the processor sooner:
-/// a wake-up then does not wait for the end of the slice of a program that spins on memory. Kernels
-/// before 6.12 do not know it; nothing but time is lost.
+/// Asks the scheduler for short time slices. Among equals, a thread with a shorter slice gets the processor sooner:
+/// a wake-up then does not wait for the end of the slice of a program that polls memory. Kernels
+/// before 6.12 do not support it; only time is lost.
 fn prefer_short_slices() {
     /// `struct sched_attr` as far as it was first defined.
     #[repr(C)]
@@ -189,7 +189,7 @@ impl Runtime {
 
     /// Attends to the node now and then while there is no sleep: links that never rest must not keep a move waiting.
     fn hear_node(&mut self) {
-        /// Turns, each of which moves up to half a megabyte.
+        /// Rounds, each of which moves up to half a megabyte.
         const SELDOM: u32 = 16;
         self.restless = self.restless.wrapping_add(1);
         if self.restless.is_multiple_of(SELDOM) {
@@ -199,7 +199,7 @@ impl Runtime {
         }
     }
 
-    /// Drives links and timers, and says what is next.
+    /// Drives links and timers, and returns the next action.
     fn prepare(&mut self, state: &mut State) -> Next {
         let now = now();
         let woken = self.woken.take();
@@ -223,7 +223,7 @@ impl Runtime {
         }
         state.known = Known::of(&state.device);
         self.waitables.clear();
-        // Who is disarmed leaves what is there to the program.
+        // While disarmed, the thread leaves available work to the program.
         if state.armed && (progress.more || !state.device.prepare_to_sleep()) {
             return Next::Again;
         }
@@ -369,7 +369,7 @@ impl Runtime {
         }
     }
 
-    /// Takes what the node has said. Every turn looks at every link, so that a turn for each message would make a thousand new links
+    /// Handles messages of the node. Every round looks at every link, so a round for each message would make a thousand new links
     /// cost a million looks.
     fn receive_waiting(&mut self) {
         /// Links must not wait for ever.
@@ -387,7 +387,7 @@ impl Runtime {
     /// Takes one message from the node.
     fn receive(&mut self) {
         let Node::Attached(socket) = &self.node else { return };
-        // A process that may have no more descriptors gets no link then, and keeps those that it has.
+        // A process that has no free descriptor gets no link then, and keeps the existing ones.
         let packet = match seqpacket::receive_what_fits(socket.as_fd()) {
             Ok(packet) if !packet.bytes.is_empty() => packet,
             Ok(_) | Err(_) => {
@@ -398,7 +398,7 @@ impl Runtime {
         match decode(&packet.bytes) {
             Ok(message) => self.handle(message, packet.descriptors),
             Err(error) => {
-                debug::say(|| format!("from the node: {error}"));
+                debug::say(|| format!("malformed message from the node: {error}"));
                 self.hang_up(Node::Lost);
             }
         }
@@ -426,7 +426,7 @@ impl Runtime {
         }
     }
 
-    /// Tells the device who the members of a multicast group are, if that is what `answer` is about.
+    /// Passes the members of a multicast group to the device, if `answer` is about that.
     fn learn_members(&self, number: u64, answer: &Answer) {
         let Some((group, members)) = self.process.directory.members(number, answer) else { return };
         let mut state = self.process.lock_first();
@@ -496,7 +496,7 @@ impl Runtime {
         match attach::connection(&socket, Some(self.process.identity)) {
             Ok(welcome) if welcome.process == self.process.identity => self.resume(socket, &welcome),
             Ok(_) => {
-                debug::say(|| "the node takes this process for another one".to_owned());
+                debug::say(|| "the node assigned another identity to this process".to_owned());
                 self.give_up(socket);
             }
             // It is not connected, and can be the next time.
@@ -541,7 +541,7 @@ impl Runtime {
         let start = Instant::now();
         let mut state = self.process.lock_first();
         let suspended = matches!(self.node, Node::Suspended);
-        // It was moved while it had no node that could tell it: peers refuse what it says for its last place.
+        // It was moved while it had no node that could notify it: peers refuse messages with its previous epoch.
         let moved = state.device.epoch() != welcome.epoch;
         if moved && !suspended {
             state.device.suspend(now());

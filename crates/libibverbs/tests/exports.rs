@@ -26,7 +26,7 @@ fn every_symbol_is_found_under_its_version() {
     }
 }
 
-/// What the built library defines: version node and name, with a `-` before it if it is hidden.
+/// The definitions of the built library: version node and name, with a `-` before it if it is hidden.
 fn defined() -> BTreeSet<String> {
     let output = Command::new("readelf").args(["--dyn-syms", "--wide"]).arg(library::path()).output();
     let output = output.expect("readelf, which comes with the C compiler");
@@ -45,7 +45,7 @@ fn definition(line: &str) -> Option<String> {
 }
 
 #[test]
-fn all_that_debians_releases_export_is_there_and_nothing_that_they_hide_is_a_default() {
+fn exports_match_debians_releases_and_their_default_versions() {
     let defined = defined();
     for (release, list) in RELEASES {
         let lines = list.lines().filter(|line| !line.starts_with('#'));
@@ -55,7 +55,7 @@ fn all_that_debians_releases_export_is_there_and_nothing_that_they_hide_is_a_def
 }
 
 #[test]
-fn nothing_public_is_exported_that_no_release_has() {
+fn no_symbol_is_exported_beyond_the_releases() {
     let known: BTreeSet<&str> = RELEASES.iter().flat_map(|(_, list)| list.lines()).collect();
     let public = |line: &&String| !line.contains("PRIVATE");
     let own: Vec<String> =

@@ -8,33 +8,28 @@ mod program;
 use program::run;
 
 #[test]
-fn a_port_is_one_identifiers_also_within_a_process() {
+fn a_port_belongs_to_one_identifier_within_a_process() {
     run("bound");
 }
 
 #[test]
-fn who_is_in_a_group_before_he_has_a_queue_pair_receives_from_it() {
+fn joining_a_group_before_creating_the_queue_pair_works() {
     run("joined");
 }
 
 #[test]
-fn a_forked_child_hears_that_its_sockets_are_gone() {
+fn a_forked_child_gets_errors_from_its_sockets() {
     run("forked");
 }
 
 #[test]
-fn a_child_that_is_forked_while_another_thread_begins_begins_anew() {
+fn a_child_forked_during_initialisation_initialises_again() {
     run("begun");
 }
 
 #[test]
-fn a_child_does_not_wait_for_its_parents_threads() {
+fn a_child_does_not_wait_for_threads_of_its_parent() {
     run("inherited");
-}
-
-#[test]
-fn a_handler_of_a_signal_may_fork_amid_a_call() {
-    run("interrupted");
 }
 
 #[test]
@@ -43,7 +38,7 @@ fn a_child_keeps_nothing_that_reaches_its_parents_neighbours() {
 }
 
 #[test]
-fn extended_connections_need_no_domain_of_the_programs_own() {
+fn extended_connections_work_with_the_default_domain() {
     run("shared");
 }
 
@@ -63,7 +58,7 @@ fn threads_that_wait_together_do_not_spin() {
 }
 
 #[test]
-fn who_waits_is_woken_when_nothing_more_is_read() {
+fn waiting_threads_wake_on_shutdown_for_reading() {
     run("woken");
 }
 
@@ -78,22 +73,22 @@ fn plain_sockets_over_rsockets_know_their_addresses() {
 }
 
 #[test]
-fn what_the_state_forbids_is_refused() {
+fn calls_in_the_wrong_state_are_refused() {
     run("stages");
 }
 
 #[test]
-fn options_say_what_is_so() {
+fn socket_options_report_the_truth() {
     run("sizes");
 }
 
 #[test]
-fn what_was_begun_goes_on_without_calls() {
+fn nonblocking_operations_proceed_without_calls() {
     run("unattended");
 }
 
 #[test]
-fn only_who_has_the_address_refuses() {
+fn only_the_owner_of_an_address_refuses() {
     run("unreachable");
 }
 
@@ -103,12 +98,12 @@ fn threads_may_be_cancelled_where_they_wait() {
 }
 
 #[test]
-fn who_accepts_and_leaves_at_once_was_there() {
+fn accepting_and_closing_at_once_establishes_the_connection() {
     run("left");
 }
 
 #[test]
-fn odd_times_and_parts_are_as_for_other_sockets() {
+fn unusual_timeouts_and_buffers_behave_as_for_kernel_sockets() {
     run("limits");
 }
 
@@ -118,46 +113,46 @@ fn a_process_may_end_where_it_waits() {
 }
 
 #[test]
-fn what_is_mapped_no_more_is_forgotten() {
+fn unmapped_iomap_regions_are_forgotten() {
     run("mapped");
 }
 
 #[test]
-fn who_is_refused_hears_so_and_gets_back_what_it_posted() {
+fn a_refused_client_gets_its_posted_requests_back() {
     run("refused");
 }
 
 #[test]
-fn who_has_no_descriptor_left_keeps_its_connections() {
+fn a_program_without_free_descriptors_keeps_its_connections() {
     run("starved");
 }
 
 #[test]
-fn who_may_poll_nothing_waits_all_the_same() {
+fn waiting_works_with_a_descriptor_limit_of_zero() {
     run("sandboxed");
 }
 
 #[test]
-fn threads_may_take_events_while_the_listener_goes() {
+fn events_can_be_taken_while_the_listener_is_destroyed() {
     run("moved");
 }
 
 #[test]
-fn who_could_not_begin_has_lost_nothing() {
+fn a_failed_initialisation_can_be_repeated() {
     run("retried");
 }
 
 #[test]
-fn who_could_not_load_the_other_library_hears_why_and_loads_it_later() {
+fn a_failed_load_of_libibverbs_is_reported_and_can_be_repeated() {
     run("loaded");
 }
 
 #[test]
-fn who_is_short_of_memory_refuses_connections() {
+fn a_listener_without_memory_refuses_connections() {
     run("short");
 }
 
 #[test]
-fn a_crowd_takes_the_memory_that_it_needs_and_is_refused_what_there_is_not() {
+fn connections_beyond_the_available_memory_are_refused() {
     run("crowd");
 }

@@ -18,11 +18,11 @@ fn a_flood_of_datagrams_does_not_stop_answers() {
 }
 
 #[test]
-fn at_the_limit_of_descriptors_who_wants_a_connection_waits() {
+fn connection_requests_wait_at_the_limit_of_descriptors() {
     run("full");
 }
 
 #[test]
-fn clients_that_leave_leave_nothing() {
+fn closed_clients_leave_no_resources() {
     run("leavers");
 }

@@ -1,4 +1,4 @@
-//! The instances of this host: started, found again, ended.
+//! The instances of this host: starts them, finds them after a restart, and removes them.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -28,7 +28,7 @@ const WAIT: Duration = Duration::from_secs(60);
 /// What a shell reports for a command that was killed.
 const KILLED: i32 = 137;
 
-/// An instance, as far as the engine goes.
+/// The engine's part of an instance's state.
 #[derive(Clone, Debug)]
 pub struct Live {
     pub name: InstanceName,
@@ -60,8 +60,7 @@ impl Live {
     }
 }
 
-/// Instances of which what is left is being removed. Another one may have the name of one already, and one that is restored the VID
-/// as well: it must wait for that.
+/// Instances whose remains are being removed. A new instance of the same name, or a restored one of the same VID, must wait for that.
 #[derive(Debug, Default)]
 pub struct Departing(watch::Sender<HashSet<InstanceName>>);
 
@@ -78,7 +77,7 @@ impl Departing {
         });
     }
 
-    /// Waits until nothing is left of an instance called `name`.
+    /// Waits until all remains of an instance called `name` are removed.
     pub async fn wait_for(&self, name: &InstanceName) {
         // It is never closed while somebody waits.
         let _ = self.0.subscribe().wait_for(|names| !names.contains(name)).await;
@@ -96,14 +95,14 @@ impl Node {
         }
     }
 
-    /// The instance is about to end, or has: for this reason, if for no other.
+    /// Records the reason for an instance's end, unless a better one becomes known.
     pub fn is_lost(&self, vid: Vid, reason: &str) {
         if let Some(live) = self.lives().get_mut(&vid) {
             live.lost.get_or_insert_with(|| reason.to_owned());
         }
     }
 
-    /// Finds out what the engine has of the instances in the node's records, and removes the rest.
+    /// Matches the engine's instances with the node's records, and removes the others.
     pub async fn recover(self: &Arc<Self>) -> engines::Result<()> {
         let mut found: std::collections::HashMap<_, _> = self
             .engine(|engine| engine.recover())
@@ -119,14 +118,16 @@ impl Node {
                     if matches!(state, State::Running | State::Stopped)
                         && let Err(error) = self.files.note_death(vid)
                     {
-                        tracing::warn!("instance {vid}: that its output is not whole is not noted: {error}");
+                        tracing::warn!(
+                            "instance {vid}: recording that its output is incomplete failed: {error}"
+                        );
                     }
                 }
-                Err(error) => tracing::warn!("instance {vid}: its blueprint is lost: {error}"),
+                Err(error) => tracing::warn!("instance {vid}: its blueprint cannot be read: {error}"),
             }
         }
         for name in found.into_keys() {
-            tracing::info!("instance {name} is of no use any more, and is removed");
+            tracing::info!("removing instance {name}, which is no longer needed");
             if let Err(error) = self.engine(move |engine| engine.destroy(&name)).await {
                 tracing::warn!("{error}");
             }
@@ -143,7 +144,7 @@ impl Node {
         }
     }
 
-    /// Takes the instance on at the broker, if it is not there yet.
+    /// Adds the instance to the broker, unless it is there already.
     pub async fn add_to_broker(&self, vid: Vid, live: &Live) -> engines::Result<()> {
         let id = live.id(vid);
         if self.broker.carried(id).is_some() {
@@ -160,7 +161,7 @@ impl Node {
         self.network.nics.lives_here(Mac(network::mac_of(vid)), epoch);
     }
 
-    /// Notes that the instance runs with first process `pid`, and watches for its end.
+    /// Records that the instance runs with first process `pid`, and watches for its end.
     pub fn runs(self: &Arc<Self>, vid: Vid, pid: Option<i32>) {
         let Some(live) = self.live(vid) else { return };
         self.set_state(vid, State::Running);
@@ -217,7 +218,7 @@ impl Node {
         carried.map_or_else(|| self.files.carried(vid).exit, |carried| carried.exit)
     }
 
-    /// How an instance ended of which nothing runs any more.
+    /// How an instance ended whose processes are gone.
     pub fn exit_of(&self, vid: Vid, live: &Live) -> Exit {
         match self.said_code(vid, live) {
             Some(code) => Exit::Code(code),
@@ -232,7 +233,7 @@ impl Node {
             None => "its processes are gone".into(),
             // Who fetches it ends the instance with itself.
             Some(Fetching { source, .. }) => {
-                format!("its processes are gone, or what fetched the rest of its memory from host {source}")
+                format!("its processes, or its pager that fetched memory from host {source}, are gone")
             }
         }
     }
@@ -293,7 +294,7 @@ impl Node {
 
     /// The description of an instance for whose records there is room.
     fn acceptable(&self, bytes: &[u8]) -> Result<Blueprint, String> {
-        let blueprint = Blueprint::decode(bytes).map_err(|_| "the instance's description cannot be read")?;
+        let blueprint = Blueprint::decode(bytes).map_err(|_| "the instance's blueprint cannot be read")?;
         self.agent.ready().map_err(|reason| self.at_home(&reason))?;
         Ok(blueprint)
     }

@@ -31,7 +31,7 @@ impl Node {
                         continue;
                     }
                 }
-                Err(error) => tracing::warn!("no connection accepted: {error}"),
+                Err(error) => tracing::warn!("accepting a connection failed: {error}"),
             }
             sleep(PAUSE).await;
         }
@@ -48,13 +48,13 @@ impl Node {
             Ok(known) => known,
             Err(error) => {
                 if complaints.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now()) {
-                    tracing::warn!("{address} is cut off: {error}");
+                    tracing::warn!("closing the connection from {address}: {error}");
                 }
                 return;
             }
         };
         if let Err(error) = self.welcome(stream, &name, permit).await {
-            tracing::debug!("{name} at {address} is cut off: {error}");
+            tracing::debug!("closing the connection from {name} at {address}: {error}");
         }
     }
 

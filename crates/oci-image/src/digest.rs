@@ -1,4 +1,4 @@
-//! What parts of images are known by.
+//! Digests of parts of images.
 
 use std::fmt;
 use std::str::FromStr;
@@ -27,13 +27,13 @@ impl Digest {
         Self(format!("{}{digits}", Self::PREFIX))
     }
 
-    /// The digits alone, which are fit to be a file name.
+    /// The digits alone, which are usable as a file name.
     #[must_use]
     pub fn digits(&self) -> &str {
         &self.0[Self::PREFIX.len()..]
     }
 
-    /// What the files of layers with these digests are known by: the `ChainID` of the image specification. `None` without
+    /// Identifies the files of layers with these digests: the `ChainID` of the image specification. `None` without
     /// layers.
     #[must_use]
     pub fn of_chain(layers: &[Self]) -> Option<Self> {
@@ -76,7 +76,7 @@ impl From<Digest> for String {
 
 /// Not a [`Digest`].
 #[derive(Debug, thiserror::Error)]
-#[error("`{0}` is no SHA-256 digest")]
+#[error("`{0}` is not a SHA-256 digest")]
 pub struct BadDigest(String);
 
 #[cfg(test)]
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_fit_to_be_a_file_name_is_a_digest() {
+    fn a_digest_is_usable_as_a_file_name() {
         let digest = Digest::of(b"");
         assert_eq!(
             digest.to_string(),
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_is_told_by_all_of_its_layers_in_order() {
+    fn a_chain_id_depends_on_all_layers_in_order() {
         let [a, b] = [Digest::of(b"a"), Digest::of(b"b")];
         let chain = |layers: &[Digest]| Digest::of_chain(layers).unwrap();
         assert_eq!(chain(std::slice::from_ref(&a)), a);

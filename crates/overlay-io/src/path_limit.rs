@@ -1,4 +1,4 @@
-//! How long a datagram may be to leave this host for another one.
+//! The longest datagram that can leave this host for another one.
 
 use std::io;
 use std::mem;
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_the_devices_without_headers() {
+    fn the_path_limit_is_the_device_mtu_without_headers() {
         let mtu: usize = std::fs::read_to_string("/sys/class/net/lo/mtu").unwrap().trim().parse().unwrap();
         // No packet is longer than its header can say.
         let longest = mtu.min(usize::from(u16::MAX));

@@ -1,6 +1,6 @@
-//! The nodes that this one speaks to.
+//! The nodes with which this one has sessions.
 //!
-//! Keys are agreed on anew from time to time, and the two nodes do not change over at one moment:
+//! Keys are agreed on again from time to time, and the two nodes do not change over at one moment:
 //!
 //! ```text
 //!   expected ─── the peer seals with it ───▶ present ─── another takes its place ───▶ former ─── GRACE ───▶ forgotten
@@ -16,7 +16,7 @@ use overlay::topology::NodeId;
 
 use crate::peer::{Peer, PeerState, Totals};
 
-/// How long a session is listened to that was replaced: what was sealed with it may still be under way.
+/// How long a replaced session is still accepted: datagrams sealed with it may still be in flight.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// See the module.
@@ -37,7 +37,7 @@ struct Sessions {
     /// And until when it is listened to.
     former: Option<(Arc<Peer>, Duration)>,
     expected: Option<Arc<Peer>>,
-    /// What has come and gone in those that are forgotten.
+    /// The traffic of sessions that are forgotten.
     ended: Totals,
 }
 
@@ -87,7 +87,7 @@ impl Peers {
         index.change_over(peer, now);
     }
 
-    /// Adds `peer`, whose session becomes its node's present one with the first datagram that is opened; at once if there
+    /// Adds `peer`, whose session becomes its node's present one with the first opened datagram; at once if there
     /// is no other.
     pub fn expect(&self, peer: Peer, now: Duration) {
         let peer = Arc::new(peer);
@@ -109,7 +109,7 @@ impl Peers {
         }
     }
 
-    /// Listens no more to sessions that were replaced long ago.
+    /// Forgets sessions that were replaced long ago.
     pub fn forget_former(&self, now: Duration) {
         let mut index = self.write();
         let is_over = |former: &mut (_, Duration)| former.1 <= now;
@@ -139,7 +139,7 @@ impl Index {
         self.by_session.insert(peer.session, peer.clone());
     }
 
-    /// Listens to `peer` no more, unless its number is another one's by now.
+    /// Forgets `peer`, unless its number belongs to another session by now.
     fn forget(&mut self, peer: Option<Arc<Peer>>) {
         let Some(peer) = peer else { return };
         if self.by_session.get(&peer.session).is_some_and(|known| Arc::ptr_eq(known, &peer)) {
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_was_replaced_is_listened_to_for_a_while() {
+    fn a_replaced_session_is_accepted_for_a_while() {
         let peers = Peers::default();
         peers.insert(peer(1), NOW);
         peers.insert(peer(2), NOW);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_in_a_session_that_was_replaced_says_not_where_the_peer_is() {
+    fn a_replaced_session_does_not_change_the_peers_address() {
         let peers = Peers::default();
         peers.insert(peer(1), NOW);
         peers.insert(peer(2), NOW);
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn only_one_is() {
+    fn only_the_two_newest_sessions_are_kept() {
         let peers = Peers::default();
         (1..9).for_each(|session| peers.insert(peer(session), NOW));
         assert_eq!(known(&peers), (vec![7, 8], Some(8)));
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_expected_before_is_not_used() {
+    fn an_earlier_expected_session_is_not_used() {
         let peers = Peers::default();
         peers.insert(peer(1), NOW);
         peers.expect(peer(2), NOW);
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_gone_in_all_sessions_is_added_up() {
+    fn counts_of_all_sessions_are_added_up() {
         let peers = Peers::default();
         for (session, time) in [(1, 0), (2, 0), (3, 0), (4, 9), (5, 9)] {
             let now = NOW + Duration::from_secs(time);
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_of_the_path_is_known_of_the_next_session() {
+    fn path_knowledge_carries_over_to_the_next_session() {
         let peers = Peers::default();
         peers.insert(peer(1), NOW);
         let present = || peers.of_node(NODE).unwrap();
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_whose_device_was_made_wider_meanwhile_is_no_other_one() {
+    fn a_wider_device_does_not_make_a_new_path() {
         const WIDER: usize = 8972;
         let peers = Peers::default();
         peers.insert(peer(1), NOW);

@@ -1,8 +1,8 @@
 //! Datagrams between nodes, many in one call.
 //!
-//! What leaves for one node at one time leaves in one call, and the kernel cuts it (`UDP_SEGMENT`); what has come from one
-//! node is glued together by the kernel (`UDP_GRO`), and cut here. No datagram is fragmented on its way: one that is too
-//! long for the path is lost, and the path's limit has to be found.
+//! Datagrams for one node leave in one call, and the kernel splits them (`UDP_SEGMENT`); arriving datagrams of one
+//! node are merged by the kernel (`UDP_GRO`), and split here. No datagram is fragmented: one that is too
+//! long for the path is lost, and the path MTU has to be found.
 
 use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
@@ -19,7 +19,7 @@ pub const MOST: usize = 65_535;
 /// The most bytes that leave in one: an IPv4 datagram's limit, without its header and UDP's.
 pub const LONGEST: usize = 65_535 - 20 - 8;
 
-/// What the kernel may keep for us, or of us, if it lets us: the bursts of some segments.
+/// The requested size of socket buffers: the bursts of some segments.
 const KERNEL_BUFFER: usize = 8 << 20;
 
 /// A socket that is bound.
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn many_leave_and_come_as_they_were() {
+    fn batches_arrive_unchanged() {
         let (from, to) = (socket(), socket());
         for (length, count) in [(1, 1), (100, 1), (100, 7), (1400, 40), (9000, 7), (13_107, 4)] {
             let sent: Vec<u8> = (0..length * count - length / 3).map(|at| (at / 7) as u8).collect();
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_refused() {
+    fn too_long_datagrams_are_refused() {
         let from = socket();
         let error = from.send(from.address().unwrap(), &vec![0; LONGEST + 1], LONGEST + 1).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EMSGSIZE));

@@ -76,7 +76,7 @@ fn agree(world: &World, time: u8, stands: &Arc<AtomicBool>) {
     a.plane.connect(b.node, path(world, b, here.theirs, stands), here);
 }
 
-/// Lets no datagrams come to `host`. What it sends itself leaves: one direction is enough.
+/// Blocks datagrams to `host`. It can still send: one direction is enough.
 fn block(host: &Host) {
     block_those(host, "");
 }
@@ -134,7 +134,7 @@ fn standing() -> Arc<AtomicBool> {
 }
 
 #[test]
-fn a_stream_goes_on_when_datagrams_are_blocked_and_when_they_are_not_any_more() {
+fn a_stream_continues_while_udp_is_blocked_and_after_it_returns() {
     let world = connected(&standing(), |_| {});
     let (a, b) = (world.station(1, 0, MTU), world.station(2, 1, MTU));
     let ends = a.connect(&b, 5000);
@@ -156,7 +156,7 @@ fn a_stream_goes_on_when_datagrams_are_blocked_and_when_they_are_not_any_more() 
 
 /// Reports and what is short still arrive, and would say that all is well.
 #[test]
-fn a_way_that_carries_short_datagrams_alone_is_left_until_it_is_wider() {
+fn a_path_for_short_datagrams_only_is_avoided_until_it_is_wider() {
     let world = connected(&standing(), |_| {});
     let (a, b) = (world.station(1, 0, MTU), world.station(2, 1, MTU));
     let ends = a.connect(&b, 5000);
@@ -172,7 +172,7 @@ fn a_way_that_carries_short_datagrams_alone_is_left_until_it_is_wider() {
 }
 
 #[test]
-fn where_datagrams_are_blocked_from_the_beginning_nothing_is_lost() {
+fn nothing_is_lost_when_udp_is_blocked_from_the_start() {
     let world = connected(&standing(), |hosts| hosts.iter().for_each(block));
     let (a, b) = (world.station(1, 0, MTU), world.station(2, 1, MTU));
     let (from, to) = (a.datagrams(6000), b.datagrams(6000));
@@ -214,7 +214,7 @@ fn sessions_are_replaced_where_datagrams_are_blocked() {
 }
 
 #[test]
-fn what_is_not_sealed_crosses_the_connection_of_its_session_only() {
+fn plain_frames_use_only_the_connection_of_their_session() {
     let (world, stands) = (World::apart(&[Offloads::ALL; 2], 1500), standing());
     world.hosts.iter().for_each(block);
     let [a, b] = &world.hosts[..] else { panic!("two hosts are there") };
@@ -254,14 +254,14 @@ fn a_connection_that_is_lost_is_not_used() {
 }
 
 #[test]
-fn what_finds_no_room_is_counted_and_streams_adapt() {
+fn dropped_frames_are_counted_and_streams_adapt() {
     let world = connected(&standing(), |hosts| hosts.iter().for_each(block));
     let (a, b) = (world.station(1, 0, MTU), world.station(2, 1, MTU));
     let ends = a.connect(&b, 5000);
     let from = a.datagrams(6000);
     let begun = Instant::now();
     let refused = || world.hosts[0].plane.counter(Counter::NotSent);
-    // More than anybody takes.
+    // More than any link takes.
     thread::scope(|scope| {
         let flood = || {
             while refused() == 0 {

@@ -190,7 +190,7 @@ fn underlay_address(of: NodeId) -> SocketAddr {
 fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
-        assert!(begun.elapsed() < LIMIT, "it never was so that {what}");
+        assert!(begun.elapsed() < LIMIT, "timed out waiting for: {what}");
         sleep(Duration::from_millis(10));
     }
 }
@@ -209,7 +209,7 @@ impl Datagrams {
     }
 
     fn send(&self, length: usize) {
-        // What the device refuses, as it may be down, is lost.
+        // A frame that the device refuses, as it may be down, is lost.
         let _ = self.from.send(&vec![7; length]);
     }
 
@@ -227,7 +227,7 @@ impl Datagrams {
 }
 
 #[test]
-fn what_stations_send_to_each_other_passes_in_the_kernel() {
+fn frames_between_stations_pass_in_the_kernel() {
     let world = World::new(2);
     let (a, b) = world.pair();
     world.await_kernel(true);
@@ -244,7 +244,7 @@ fn what_stations_send_to_each_other_passes_in_the_kernel() {
 }
 
 #[test]
-fn what_the_kernel_carries_is_in_the_matrix() {
+fn the_matrix_counts_frames_carried_by_the_kernel() {
     const LENGTH: u64 = 1000;
     let world = World::new(2);
     let (a, b) = world.pair();
@@ -288,7 +288,7 @@ fn exchange_one_way(from: &Host, to: &Host, length: usize) -> (TcpStream, TcpStr
 }
 
 #[test]
-fn where_frames_of_the_kernel_do_not_arrive_the_plane_carries_them() {
+fn the_plane_takes_over_when_kernel_frames_are_lost() {
     let world = World::new(2);
     let (a, b) = world.pair();
     world.await_kernel(true);
@@ -322,7 +322,7 @@ fn strangers_are_dropped() {
         std::iter::from_fn(|| to.recv(&mut buffer).ok()).count()
     };
     let strangers = || {
-        // What the programs have counted is seen with the next look.
+        // The programs' counts are read at the next call.
         let _ = b.plane.matrix(Duration::from_secs(5));
         b.plane.counter(Counter::Stranger)
     };
@@ -360,7 +360,7 @@ fn forge(by: &Host, to: &Host, vni: u32) {
 }
 
 #[test]
-fn a_station_with_anothers_address_is_the_switchs() {
+fn frames_with_a_foreign_source_address_go_to_the_switch() {
     const BESIDE: NodeId = NodeId(9);
     let world = World::new(3);
     let (a, b) = world.pair();
@@ -383,7 +383,7 @@ fn a_station_with_anothers_address_is_the_switchs() {
 }
 
 #[test]
-fn what_comes_for_a_paused_station_is_kept_and_nothing_leaves_it() {
+fn a_paused_station_sends_nothing_and_its_frames_are_kept() {
     let world = World::new(2);
     let (a, b) = world.pair();
     world.await_kernel(true);
@@ -405,7 +405,7 @@ fn what_comes_for_a_paused_station_is_kept_and_nothing_leaves_it() {
 }
 
 #[test]
-fn stations_whose_frames_may_be_too_long_for_the_way_send_all_by_the_plane() {
+fn stations_with_frames_too_long_for_the_path_use_the_plane() {
     // Behind Ethernet's header and VXLAN's in a datagram.
     const MOST: usize = MTU - 28 - 8 - 14;
     let world = World::new(2);
@@ -482,7 +482,7 @@ fn assert_that_the_plane_takes_over(world: &World, obstruct: impl FnOnce()) {
 }
 
 #[test]
-fn where_only_long_frames_of_the_kernel_are_dropped_the_plane_carries_all() {
+fn the_plane_takes_over_when_long_kernel_frames_are_lost() {
     let world = World::new(2);
     let (_, b) = world.pair();
     assert_that_the_plane_takes_over(&world, || {
@@ -496,7 +496,7 @@ fn where_only_long_frames_of_the_kernel_are_dropped_the_plane_carries_all() {
 }
 
 #[test]
-fn where_the_kernel_takes_long_frames_for_too_long_the_plane_carries_all() {
+fn the_plane_takes_over_when_the_kernel_has_a_smaller_route_mtu() {
     let world = World::new(2);
     let (a, b) = world.pair();
     let address = underlay_address(b.node).ip();
@@ -540,7 +540,7 @@ fn tagged_frames_and_those_of_other_links_go_by_the_plane() {
 }
 
 #[test]
-fn a_device_that_was_taken_elsewhere_goes_by_the_plane() {
+fn a_device_moved_to_another_namespace_uses_the_plane() {
     let world = World::new(2);
     let (a, b) = world.pair();
     world.await_kernel(true);
@@ -578,7 +578,7 @@ fn one_node_after_the_other_uses_the_kernel() {
 const KILLED: &str = "TRANSHUME_TEST_KILLED";
 
 #[test]
-fn what_comes_after_a_node_was_killed_the_host_does_not_take_in() {
+fn the_host_ignores_tunnel_frames_after_the_node_was_killed() {
     if std::env::var_os(KILLED).is_some() {
         let _kernel = Kernel::new(Offloads::ALL.of_taps()).unwrap();
         println!("{KILLED}");
@@ -591,7 +591,7 @@ fn what_comes_after_a_node_was_killed_the_host_does_not_take_in() {
     host.ip("addr add 10.1.0.1/24 dev eth0");
     other.ip("addr add 10.1.0.2/24 dev eth0");
     let mut program = Command::new(std::env::current_exe().unwrap());
-    program.args(["--exact", "what_comes_after_a_node_was_killed_the_host_does_not_take_in", "--nocapture"]);
+    program.args(["--exact", "the_host_ignores_tunnel_frames_after_the_node_was_killed", "--nocapture"]);
     program.env(KILLED, "").stdout(Stdio::piped());
     let mut node = host.enter(|| program.spawn().unwrap());
     let said = BufReader::new(node.stdout.take().unwrap()).lines();
@@ -619,7 +619,7 @@ fn what_comes_after_a_node_was_killed_the_host_does_not_take_in() {
 }
 
 #[test]
-fn a_device_that_somebody_deletes_is_noticed_and_the_plane_carries_all() {
+fn the_plane_takes_over_when_the_kernel_device_is_deleted() {
     let world = World::new(2);
     let (a, _) = world.pair();
     world.await_kernel(true);

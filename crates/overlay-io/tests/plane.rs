@@ -77,7 +77,7 @@ fn a_stream_crosses_whole_both_ways() {
 }
 
 #[test]
-fn keys_change_under_way() {
+fn keys_change_during_a_stream() {
     let world = World::new(2, 1500);
     world.await_path(1472);
     let (a, b) = (world.station(1, 0, MTU), world.station(2, 1, MTU));
@@ -92,7 +92,7 @@ fn keys_change_under_way() {
 }
 
 #[test]
-fn sessions_are_replaced_under_way() {
+fn sessions_are_replaced_during_a_stream() {
     const TIMES: u8 = 50;
     let world = World::new(2, 1500);
     world.await_path(1472);
@@ -119,7 +119,7 @@ fn sessions_are_replaced_under_way() {
 }
 
 #[test]
-fn stations_of_one_host_need_no_other() {
+fn stations_of_one_host_need_no_peer() {
     let world = World::new(1, 1500);
     let (a, b) = (world.station(1, 0, MTU), world.station(2, 0, MTU));
     exchange(&a.connect(&b, 5000), 5_000_000);
@@ -181,7 +181,7 @@ fn a_path_that_becomes_narrow_is_noticed() {
     let (a, b) = (world.station(1, 0, 8900), world.station(2, 1, 8900));
     let ends = a.connect(&b, 5000);
     exchange(&ends, 1_000_000);
-    // A black hole: nobody tells that frames are too long for the bridge's ports now.
+    // A black hole: no error reports that frames are too long for the bridge's ports now.
     for port in ["host1", "host2"] {
         world.underlay.ip(&format!("link set {port} mtu 1500"));
     }
@@ -286,7 +286,7 @@ fn stations_of_one_host_may_have_different_offloads() {
 }
 
 #[test]
-fn frames_are_counted_once_for_who_sends_and_who_receives() {
+fn frames_are_counted_once_per_direction() {
     const HEADERS: u64 = 14 + 20 + 8;
     let world = World::new(2, 1500);
     world.await_path(1472);
@@ -357,7 +357,7 @@ fn nodes_know_how_much_is_lost_and_how_long_it_takes() {
     assert!(lost >= SENT as u64 / 20, "{lost}");
     while known().lost != lost || known().round_trip.is_none() {
         assert!(begun.elapsed() < LIMIT, "{lost} are lost: {:?}", known());
-        // What is lost is known by what comes after it.
+        // A loss is noticed by later datagrams.
         send();
         thread::sleep(Duration::from_millis(50));
     }
@@ -372,7 +372,7 @@ fn nodes_know_how_much_is_lost_and_how_long_it_takes() {
 }
 
 #[test]
-fn what_a_way_carries_is_known_also_if_nobody_uses_it() {
+fn the_rate_of_an_idle_path_is_known() {
     const MEGABITS: u64 = 50;
     let world = World::new(2, 1500);
     world.await_path(1472);
@@ -392,13 +392,13 @@ fn what_a_way_carries_is_known_also_if_nobody_uses_it() {
     let [here, there] = &narrow.hosts[..] else { panic!("two hosts are there") };
     here.network
         .run("tc", &format!("qdisc add dev eth0 root tbf rate {MEGABITS}mbit burst 4kb latency 200ms"));
-    // A train is held up by who sends or receives it, but never hurried.
+    // A train may be delayed by sender or receiver, but never accelerated.
     let rate = rate(here, there);
     assert!((1..MEGABITS * 2).contains(&rate), "{rate}");
 }
 
 #[test]
-fn strangers_are_not_heard() {
+fn datagrams_of_strangers_are_dropped() {
     let world = World::new(2, 1500);
     world.await_path(1472);
     let target = &world.hosts[0];
@@ -423,7 +423,7 @@ fn strangers_are_not_heard() {
 }
 
 #[test]
-fn a_stream_crosses_a_way_that_is_not_sealed() {
+fn a_stream_crosses_an_unencrypted_link() {
     let world = World::plain(2, 1500);
     world.await_path(1472);
     let (a, b) = (world.station(1, 0, MTU), world.station(2, 1, MTU));
@@ -448,7 +448,7 @@ fn await_words(socket: &UdpSocket, is_it: impl Fn(Message<'_>) -> bool) {
 }
 
 #[test]
-fn what_is_not_sealed_is_taken_once_from_one_place_and_only_where_nothing_is() {
+fn plain_datagrams_are_accepted_once_and_only_on_plain_links() {
     const SESSION: u32 = 99;
     let world = World::new(2, 1500);
     world.await_path(1472);
@@ -515,7 +515,7 @@ fn move_station(world: &World, station: &Station, (from, to): (usize, usize), ep
 }
 
 #[test]
-fn a_station_moves_under_load_and_nothing_that_it_talks_to_notices() {
+fn a_station_moves_under_load_without_loss_for_its_peers() {
     const MOVES: u64 = 1000;
     const PAUSE: Duration = Duration::from_millis(5);
     let world = World::new(3, 1500);

@@ -53,7 +53,7 @@ fn next_within(tap: &Tap, port: u16, limit: Duration) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn frames_come_with_what_the_kernel_left_to_do() {
+fn frames_from_a_tap_carry_pending_offload_work() {
     isolated(|| {
         let mut tap = tap(Offloads::ALL);
         let socket = UdpSocket::bind("10.9.0.1:0").unwrap();
@@ -68,7 +68,7 @@ fn frames_come_with_what_the_kernel_left_to_do() {
 }
 
 #[test]
-fn frames_arrive_with_what_is_left_to_do() {
+fn frames_to_a_tap_carry_pending_offload_work() {
     isolated(|| {
         let tap = tap(Offloads::ALL);
         let socket = UdpSocket::bind("10.9.0.1:0").unwrap();
@@ -98,7 +98,7 @@ fn frames_arrive_with_what_is_left_to_do() {
 }
 
 #[test]
-fn names_are_taken_once_and_given_back() {
+fn device_names_are_exclusive_and_released() {
     isolated(|| {
         let first = Tap::new("t0").unwrap();
         assert!(matches!(Tap::new("t0"), Err(OpenError::Refused { name, .. }) if name == "t0"));
@@ -109,7 +109,7 @@ fn names_are_taken_once_and_given_back() {
 
 /// As a process has it that was forked meanwhile, until it runs its program.
 #[test]
-fn a_name_is_given_back_as_soon_as_nobody_has_the_device() {
+fn a_device_name_is_released_with_its_last_user() {
     isolated(|| {
         let first = Tap::new("t0").unwrap();
         let held = first.as_fd().try_clone_to_owned().unwrap();
@@ -124,7 +124,7 @@ fn a_name_is_given_back_as_soon_as_nobody_has_the_device() {
 }
 
 #[test]
-fn names_that_cannot_be_are_refused() {
+fn invalid_device_names_are_refused() {
     for name in
         ["", "a name", "a/b", "sixteen_letters_", "tap%d", "a:b", "nul\0", ".", "..", "all", "default"]
     {
@@ -148,14 +148,14 @@ fn a_kernel_that_refuses_segments_gets_none_any_more() {
     });
 }
 
-/// What the kernel says of the device `t0`.
+/// The kernel's description of the device `t0`.
 fn about() -> String {
     let said = Command::new("ip").args(["-details", "address", "show", "dev", "t0"]).output().unwrap();
     String::from_utf8(said.stdout).unwrap()
 }
 
 #[test]
-fn a_tap_that_was_there_before_is_taken_as_it_is_and_stays() {
+fn an_existing_tap_is_used_unchanged_and_kept() {
     isolated(|| {
         ip("tuntap add dev t0 mode tap");
         ip("link set t0 address 52:54:00:00:00:01 mtu 1300 up");
@@ -200,7 +200,7 @@ fn takes_segments() -> bool {
 }
 
 #[test]
-fn what_a_virtual_machine_has_set_is_set_anew_and_left_as_in_a_new_tap() {
+fn settings_of_a_virtual_machine_are_replaced_and_reset_afterwards() {
     /// Longer than what a TAP has at first.
     const HEADER: libc::c_int = 12;
     isolated(|| {
@@ -225,7 +225,7 @@ fn what_a_virtual_machine_has_set_is_set_anew_and_left_as_in_a_new_tap() {
 }
 
 #[test]
-fn what_is_no_persistent_tap_is_not_taken() {
+fn a_device_that_is_not_a_persistent_tap_is_refused() {
     isolated(|| {
         assert!(matches!(Tap::adopt("t0"), Err(OpenError::Absent(_))));
         assert!(about().is_empty(), "none was made");

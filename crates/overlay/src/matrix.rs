@@ -1,9 +1,9 @@
-//! Who sends how much to whom.
+//! The traffic matrix: how much each pair of addresses sends.
 //!
-//! For each pair of addresses, bytes and frames are counted in slots of some seconds; a rate is what the newest slots
-//! hold. The matrix has a limit: pairs that come when it is full and none has been quiet are counted together.
+//! For each pair of addresses, bytes and frames are counted in slots of some seconds; a rate is the sum of the newest
+//! slots. The matrix has a limit: new pairs in a full matrix without quiet pairs are counted together.
 //!
-//! Threads count in matrices of their own; what is wanted of all is their [`Sum`].
+//! Each thread has its own matrix; their [`Sum`] is reported.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ use crate::segment::vnet::VnetHeader;
 /// How long one slot is filled.
 pub const SLOT: Duration = Duration::from_secs(5);
 
-/// Slots of a pair, one of which is being filled.
+/// Slots of a pair; the newest is being filled.
 const SLOTS: usize = 13;
 
 /// The longest time that rates can be about.
@@ -38,7 +38,7 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// That of `frame`, which came with `vnet`; `None` if it cannot be cut as that says.
+    /// The volume of `frame`, which came with `vnet`; `None` if the two contradict each other.
     #[must_use]
     #[inline]
     pub fn of(vnet: &VnetHeader, frame: &[u8]) -> Option<Self> {
@@ -55,7 +55,7 @@ impl Volume {
     }
 }
 
-/// What one pair has sent.
+/// The counts of one pair.
 #[derive(Clone, Debug, Default)]
 struct Pair {
     slots: [Volume; SLOTS],
@@ -73,7 +73,7 @@ impl Pair {
         self.slots[self.newest as usize % SLOTS].add(volume);
     }
 
-    /// What was sent in slots `from` to `to`, without the last.
+    /// The volume sent in slots `from` to `to`, without the last.
     fn between(&self, from: u64, to: u64) -> Volume {
         let oldest = (self.newest + 1).saturating_sub(SLOTS as u64);
         let mut sum = Volume::default();
@@ -105,7 +105,7 @@ impl Flow {
     }
 }
 
-/// Who sends how much to whom.
+/// The traffic matrix.
 #[derive(Default)]
 pub struct Matrix {
     pairs: HashMap<Flow, Pair, RandomState>,
@@ -128,10 +128,10 @@ impl Matrix {
         }
     }
 
-    /// What each pair has sent within `window` before the present slot; and what all pairs together have for which there was
+    /// The volume that each pair has sent within `interval`, and the volume of all pairs for which there was
     /// no room.
-    fn within(&self, window: Window) -> (impl Iterator<Item = (Flow, Volume)>, Volume) {
-        let Window { from, to } = window;
+    fn within(&self, interval: Interval) -> (impl Iterator<Item = (Flow, Volume)>, Volume) {
+        let Interval { from, to } = interval;
         let all = self.pairs.iter().map(move |(flow, pair)| (*flow, pair.between(from, to)));
         (all.filter(|(_, volume)| volume.frames > 0), self.others.between(from, to))
     }
@@ -139,7 +139,7 @@ impl Matrix {
     /// True if there is a place, perhaps since those that have been quiet gave up theirs.
     #[cold]
     fn has_room(&mut self, slot: u64) -> bool {
-        // To look at all is too much for each frame of a flood of addresses: once in a slot is enough.
+        // To look at all pairs for each frame of a flood of addresses costs too much: once in a slot is enough.
         if self.pairs.len() >= MAX_PAIRS && self.others.newest < slot {
             self.pairs.retain(|_, pair| !pair.is_quiet(slot));
         }
@@ -149,12 +149,12 @@ impl Matrix {
 
 /// Slots from `from` on, before `to`.
 #[derive(Clone, Copy)]
-struct Window {
+struct Interval {
     from: u64,
     to: u64,
 }
 
-impl Window {
+impl Interval {
     /// The whole slots that hold `time` before the one that is being filled at `now`: at least one, if there has been one.
     fn new(time: Duration, now: Duration) -> Self {
         let to = slot(now);
@@ -167,12 +167,12 @@ impl Window {
     }
 }
 
-/// What a pair sends.
+/// The traffic of a pair.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Traffic {
-    /// Which one; `None` for all that are not told apart.
+    /// The pair; `None` for all that are counted together.
     pub flow: Option<Flow>,
-    /// What it has sent.
+    /// Its volume.
     pub volume: Volume,
     /// How much of it in a second.
     pub bytes_per_second: f64,
@@ -180,23 +180,23 @@ pub struct Traffic {
     pub frames_per_second: f64,
 }
 
-/// What several matrices have counted.
+/// The sum of several matrices.
 pub struct Sum {
-    window: Window,
+    interval: Interval,
     pairs: HashMap<Flow, Volume, RandomState>,
     others: Volume,
 }
 
 impl Sum {
-    /// What is counted within `time` before the present slot: at most [`LONGEST`], and rounded up to whole slots.
+    /// The sum over `time` before the present slot: at most [`LONGEST`], and rounded up to whole slots.
     #[must_use]
     pub fn new(time: Duration, now: Duration) -> Self {
-        Self { window: Window::new(time, now), pairs: HashMap::default(), others: Volume::default() }
+        Self { interval: Interval::new(time, now), pairs: HashMap::default(), others: Volume::default() }
     }
 
     /// Adds what is in `matrix`.
     pub fn add(&mut self, matrix: &Matrix) {
-        let (pairs, others) = matrix.within(self.window);
+        let (pairs, others) = matrix.within(self.interval);
         pairs.for_each(|(flow, volume)| self.pairs.entry(flow).or_default().add(volume));
         self.others.add(others);
     }
@@ -205,14 +205,14 @@ impl Sum {
     /// sent together, if they have.
     #[must_use]
     pub fn busiest(self, most: usize) -> Vec<Traffic> {
-        let Self { window, pairs, mut others } = self;
+        let Self { interval, pairs, mut others } = self;
         let mut pairs: Vec<_> = pairs.into_iter().collect();
         pairs.sort_unstable_by_key(|(flow, volume)| (Reverse(volume.bytes), *flow));
         pairs.iter().skip(most).for_each(|(_, volume)| others.add(*volume));
         pairs.truncate(most);
         let all = pairs.into_iter().map(|(flow, volume)| (Some(flow), volume));
         let others = (others.frames > 0).then_some((None, others));
-        let seconds = window.length().as_secs_f64();
+        let seconds = interval.length().as_secs_f64();
         let rate = |count: u64| count as f64 / seconds;
         let traffic = |(flow, volume): (_, Volume)| Traffic {
             flow,
@@ -247,7 +247,7 @@ mod tests {
     }
 
     fn within(matrix: &Matrix, time: Duration, now: Duration) -> Vec<(Flow, Volume)> {
-        let mut all: Vec<_> = matrix.within(Window::new(time, now)).0.collect();
+        let mut all: Vec<_> = matrix.within(Interval::new(time, now)).0.collect();
         all.sort_by_key(|(flow, _)| *flow);
         all
     }
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_slide() {
+    fn intervals_slide() {
         let mut matrix = Matrix::default();
         for slot in 100..200_u32 {
             matrix.count(flow(1, 2), volume(u64::from(slot), 1), SLOT * slot);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_before_a_pause_is_not_now() {
+    fn traffic_before_a_pause_does_not_count() {
         for pause in [1, 5, SLOTS as u32 - 1, SLOTS as u32, 1000] {
             let mut matrix = Matrix::default();
             (0..20).for_each(|slot| matrix.count(flow(1, 2), volume(7, 1), SLOT * slot));
@@ -298,7 +298,7 @@ mod tests {
     fn it_has_a_limit_and_forgets_the_quiet() {
         let (mut matrix, now) = (Matrix::default(), SLOT * 100);
         (0..2 * MAX_PAIRS as u32).for_each(|from| matrix.count(flow(from, 1), volume(64, 1), now));
-        let (pairs, others) = matrix.within(Window::new(SLOT, now + SLOT));
+        let (pairs, others) = matrix.within(Interval::new(SLOT, now + SLOT));
         assert_eq!((pairs.count(), others), (MAX_PAIRS, volume(64 * MAX_PAIRS as u64, MAX_PAIRS as u64)));
         let later = now + SLOT * SLOTS as u32;
         matrix.count(flow(1, 2), volume(9, 1), later);
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_about_the_time_that_there_has_been() {
+    fn rates_cover_only_the_elapsed_time() {
         let mut matrix = Matrix::default();
         matrix.count(flow(1, 2), volume(1000, 10), Duration::ZERO);
         let busiest = |now| {
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_count_as_what_they_are_cut_into() {
+    fn segments_count_as_their_pieces() {
         let frame = [0; 60];
         assert_eq!(Volume::of(&VnetHeader::default(), &frame), Some(volume(60, 1)));
         // Ethernet, IPv4 and UDP, and 2500 bytes in pieces of 1000.

@@ -1,7 +1,7 @@
-//! How long a datagram may be to arrive (RFC 8899).
+//! The path MTU: the longest datagram that arrives (RFC 8899).
 //!
-//! Nothing tells reliably: routers drop what is too long, often without a word. So probes of some length are sent, and
-//! the peer answers. What has once arrived is confirmed now and then, as paths change:
+//! No error reports it reliably: routers drop too long datagrams, often silently. So probes of some length are sent, and
+//! the peer answers. The found length is confirmed now and then, as paths change:
 //!
 //! ```text
 //!            ┌───────── a probe of a length between is answered, or lost five times ───────────┐
@@ -11,16 +11,16 @@
 //!                     └──── what arrived does not any more: base ◀─────┘
 //! ```
 //!
-//! Where much is lost, so are probes. So what arrived is taken not to do so any more only if short ones are answered meanwhile.
+//! A lossy path also loses probes. So the found length counts as lost only if short probes are answered meanwhile.
 //!
-//! What the device refuses does not even leave, and is tried again with the next search, as a device's MTU may change. The
-//! kernel is asked then what the device can send by now. If it says more than ever, that is tried; if it says less, all is
-//! tried still, as it may only believe what a router has said minutes ago.
+//! A length that the device refuses does not even leave, and is tried again in the next search, as a device's MTU may change. Then the
+//! kernel is asked for the device's present limit. A larger limit than ever before is tried; below a smaller one all lengths are
+//! still tried, as it may only be a cached router message that is minutes old.
 
 use std::mem;
 use std::time::Duration;
 
-/// What every path carries: the least MTU of IPv6, without its header and UDP's.
+/// The payload that every path carries: the minimum MTU of IPv6, without its header and UDP's.
 pub const BASE: usize = 1280 - 40 - 8;
 
 /// A probe is sent again when it is not answered for so long,
@@ -38,19 +38,19 @@ const EVIDENCE: u32 = 3;
 /// How often it is confirmed that what arrived still does: a stream that gets nothing through tries again less and less often.
 const CONFIRM: Duration = Duration::from_secs(1);
 
-/// How often it is looked whether more arrives by now.
+/// How often a larger length is tried.
 const RAISE: Duration = Duration::from_secs(60);
 
 /// A search that is so close is over.
 const CLOSE: usize = 8;
 
-/// What a probe was sent for.
+/// The purpose of a probe.
 #[derive(Clone, Copy, Debug)]
 struct Probe {
     length: usize,
     sent: Duration,
     attempts: u32,
-    /// A short one is to be sent beside it.
+    /// A short probe is to be sent beside it.
     wants_beside: bool,
     /// Short ones that were answered.
     answered_beside: u32,
@@ -65,7 +65,7 @@ pub struct PathMtu {
     is_known: bool,
     /// The most that is tried; one more does not arrive.
     limit: usize,
-    /// The most that the device could ever send, as the kernel has said,
+    /// The largest limit of the device so far, as the kernel has reported,
     longest: usize,
     /// and what of that it has not refused since the last search began.
     device: usize,
@@ -73,14 +73,14 @@ pub struct PathMtu {
     hopeful: bool,
     /// Under way.
     probe: Option<Probe>,
-    /// When it is to be confirmed.
+    /// When the found length is to be confirmed.
     confirm_at: Duration,
-    /// When more is to be tried.
+    /// When a larger one is to be tried.
     raise_at: Duration,
 }
 
 impl PathMtu {
-    /// A search on a path whose first device sends datagrams of `device` bytes at most.
+    /// A search on a path whose first device sends at most `device` bytes.
     #[must_use]
     pub fn new(device: usize, now: Duration) -> Self {
         let device = device.max(BASE);
@@ -104,14 +104,14 @@ impl PathMtu {
         self.arrives
     }
 
-    /// Bytes of the longest datagram that the device could ever send, as the kernel has said.
+    /// The largest limit of the device so far, as the kernel has reported.
     #[must_use]
     pub fn longest(&self) -> usize {
         self.longest
     }
 
-    /// The length of a probe that is to be sent now. When a search begins anew, `says` tells what the device can send by then,
-    /// as far as the kernel knows.
+    /// The length of a probe to send now. When a search starts, `says` returns the device's present limit,
+    /// as far as the kernel knows it.
     pub fn next_probe(&mut self, now: Duration, says: impl FnOnce() -> usize) -> Option<usize> {
         if let Some(probe) = &mut self.probe {
             if mem::take(&mut probe.wants_beside) {
@@ -150,7 +150,7 @@ impl PathMtu {
         }
     }
 
-    /// No probe leaves for the time being. What was lost until now shows nothing later.
+    /// Probing is interrupted. Losses before this do not count later.
     pub fn interrupt(&mut self) {
         self.probe = None;
     }
@@ -184,7 +184,7 @@ impl PathMtu {
         self.is_known && self.limit - self.arrives >= CLOSE
     }
 
-    /// What is to be tried next.
+    /// The next length to try.
     fn wanted(&self, now: Duration) -> Option<usize> {
         let is_searching = self.is_searching();
         if is_searching && self.hopeful {
@@ -203,7 +203,7 @@ impl PathMtu {
         if probe.length > self.arrives {
             (self.limit, self.hopeful) = (probe.length - 1, false);
         } else if probe.answered_beside >= EVIDENCE {
-            // It is begun anew, with all of the device: what made them lost may be over.
+            // Starts again with the full limit of the device: the cause of the losses may be gone.
             (self.arrives, self.limit, self.hopeful) = (BASE, self.device, true);
             self.confirm_at = now + CONFIRM;
         } else if probe.answered_beside == 0 {
@@ -291,7 +291,7 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
 
     #[test]
-    fn what_arrives_is_found() {
+    fn the_path_mtu_is_found() {
         for (device, path) in [
             (1472, 1472),
             (1472, 1400),
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn all_of_the_device_is_found_at_once() {
+    fn the_device_mtu_is_found_at_once() {
         let mut world = World::new(1472, 1472);
         world.run(Duration::from_millis(1));
         assert_eq!((world.mtu.arrives(), world.probes), (1472, 2));
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_back_at_once_is_found_at_once() {
+    fn a_recovered_mtu_is_found_at_once() {
         let mut world = World::new(1472, 1472);
         world.run(MINUTE);
         world.path = BASE;
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nothing_gets_through_is_no_black_hole() {
+    fn a_dead_path_is_not_a_black_hole() {
         let mut world = World::new(8972, 8972);
         world.run(MINUTE);
         world.path = 0;
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn where_much_is_lost_it_stays_as_it_was() {
+    fn heavy_loss_does_not_change_the_mtu() {
         let mut world = World { loss: 40, ..World::new(1472, 1472) };
         world.mtu.arrived(1472, Duration::ZERO);
         for _ in 0..600 {
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn the_device_says_what_it_cannot_send() {
+    fn lengths_that_the_device_refuses_are_excluded() {
         let mut world = World { takes: 1472, ..World::new(8972, 1472) };
         world.run(MINUTE);
         assert!(world.finds() && world.probes < 80, "{} probes, {:?}", world.probes, world.mtu);
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_before_an_interruption_shows_nothing_after_it() {
+    fn losses_before_an_interruption_do_not_count_after_it() {
         for at in 0..20 {
             let mut world = World::new(1472, 1472);
             world.run(MINUTE / 2);
@@ -422,7 +422,7 @@ mod tests {
         }
     }
 
-    /// What a dip of a device's MTU has made of a world in which all of 1472 bytes arrived.
+    /// The effect of a dip of a device's MTU in a world where 1472 bytes arrived.
     fn narrowed() -> World {
         let mut world = World::new(1472, 1472);
         world.run(MINUTE / 2);
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wider_device_is_noticed_also_where_it_is_seldom_asked() {
+    fn a_wider_device_is_noticed_on_an_idle_path() {
         let mut mtu = PathMtu::new(1472, Duration::ZERO);
         for time in (0..=60).step_by(10).map(Duration::from_secs) {
             // An answer comes when nothing more is asked.
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wider_path_is_noticed_while_the_kernel_believes_what_a_router_has_said() {
+    fn a_wider_path_is_noticed_despite_a_cached_router_mtu() {
         let mut world = World { says: 1400, ..World::new(1472, 1400) };
         world.run(RAISE + MINUTE / 2);
         assert!(world.finds(), "{:?}", world.mtu);
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_to_nothing_change_nothing() {
+    fn unsolicited_answers_change_nothing() {
         let mut world = World::new(1472, 1400);
         world.run(MINUTE);
         let before = world.mtu.arrives();

@@ -33,7 +33,7 @@ fn paused() -> Switch {
 }
 
 #[test]
-fn what_is_kept_at_the_source_goes_after_the_mac() {
+fn frames_kept_at_the_source_follow_the_mac() {
     let mut switch = paused();
     let lost = forward(&mut switch, From::Port(ONE), &frame(mac(9), mac(1)));
     assert_eq!(lost.0, Verdict::Dropped(Reason::Paused));
@@ -97,7 +97,7 @@ fn the_destination_is_muted_until_it_resumes() {
 }
 
 #[test]
-fn stragglers_of_the_source_are_believed_for_the_grace_time() {
+fn late_frames_of_the_source_are_accepted_for_the_grace_time() {
     let mut switch = switch();
     push(&mut switch, &entry(1, LEFT, None, 1));
     push(&mut switch, &entry(1, RIGHT, None, 2));
@@ -138,7 +138,7 @@ fn a_mac_moves_between_ports_of_one_node() {
 }
 
 #[test]
-fn what_is_kept_is_bounded() {
+fn the_number_of_kept_frames_is_bounded() {
     let one = Limits { kept_frames: 3, kept_bytes: 1000, ..Limits::default() };
     let in_all = Limits { kept_bytes_in_all: 900, ..one };
     for (limits, expected) in [(one, (3, 2)), (in_all, (3, 1))] {
@@ -160,7 +160,7 @@ fn what_is_kept_is_bounded() {
 }
 
 #[test]
-fn a_commit_to_elsewhere_voids_what_was_prepared_for_it() {
+fn a_commit_to_another_node_voids_the_preparation() {
     let mut switch = switch();
     push(&mut switch, &entry(1, LEFT, None, 1));
     switch.prepare(mac(1), ONE, Epoch(2)).unwrap();
@@ -175,7 +175,7 @@ fn a_commit_to_elsewhere_voids_what_was_prepared_for_it() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn invalid_move_calls_are_refused() {
     let mut switch = switch();
     let one = mac(1);
     let mut out = vec![];
@@ -205,7 +205,7 @@ fn what_makes_no_sense_is_refused() {
 }
 
 #[test]
-fn what_the_coordinator_does_not_know_any_more_is_withdrawn() {
+fn stations_unknown_to_the_coordinator_are_withdrawn() {
     let mut switch = switch();
     push(&mut switch, &entry(1, ME, Some(ONE), 1));
     push(&mut switch, &entry(2, LEFT, None, 2));

@@ -23,7 +23,7 @@ fn everyone() -> Vec<To> {
 }
 
 #[test]
-fn unknown_is_flooded_and_known_goes_to_one_place() {
+fn unknown_macs_are_flooded_and_known_ones_are_not() {
     let mut switch = switch();
     let mut expected = vec![To::Port(TWO), To::Port(LAN)];
     expected.extend(everyone());
@@ -89,7 +89,7 @@ fn transit_goes_by_the_label_and_learns_nothing() {
 }
 
 #[test]
-fn who_lies_of_where_a_frame_came_in_is_not_believed() {
+fn a_forged_ingress_node_is_refused() {
     let mut switch = switch();
     push(&mut switch, &entry(1, ME, Some(ONE), 1));
     push(&mut switch, &entry(9, RIGHT, None, 1));
@@ -108,7 +108,7 @@ fn who_lies_of_where_a_frame_came_in_is_not_believed() {
 }
 
 #[test]
-fn what_is_for_everyone_comes_from_the_parent_only() {
+fn broadcasts_are_accepted_from_the_parent_only() {
     let mut switch = switch();
     let sent = frame(Mac::BROADCAST, mac(9));
     for (neighbour, ingress) in [(RIGHT, LEFT), (LEFT, ME), (LEFT, RIGHT), (LEFT, NodeId(9))] {
@@ -229,7 +229,7 @@ fn a_full_table_makes_room() {
 }
 
 #[test]
-fn what_is_behind_a_detached_port_is_forgotten() {
+fn macs_behind_a_detached_port_are_forgotten() {
     let mut switch = switch();
     forward(&mut switch, From::Port(ONE), &frame(Mac::BROADCAST, mac(1)));
     push(&mut switch, &entry(2, ME, Some(ONE), 1));
@@ -241,7 +241,7 @@ fn what_is_behind_a_detached_port_is_forgotten() {
 }
 
 #[test]
-fn without_a_topology_ports_are_switched_all_the_same() {
+fn local_ports_are_switched_without_a_topology() {
     let mut switch = Switch::new(ME, 7, Limits::default());
     switch.attach(ONE, PortKind::Instance);
     switch.attach(TWO, PortKind::Instance);
@@ -273,7 +273,7 @@ fn arp_is_answered_for_instances_elsewhere_only() {
 }
 
 #[test]
-fn what_is_answered_and_announced_for_a_router_says_that_it_is_one() {
+fn answers_and_announcements_for_a_router_carry_its_flag() {
     let mut switch = switch();
     let router = Ipv6Addr::from_bits(0xfe80 << 112 | 9);
     let placed = |node, epoch| Entry { addresses: vec![router.into()], ..entry(9, node, None, epoch) };
@@ -302,7 +302,7 @@ fn what_is_answered_and_announced_for_a_router_says_that_it_is_one() {
 }
 
 #[test]
-fn a_router_here_is_heard_when_it_says_so() {
+fn a_local_router_is_learned_from_its_advertisement() {
     let mut switch = switch();
     let router = Ipv6Addr::from_bits(0xfe80 << 112 | 2);
     push(&mut switch, &Entry { addresses: vec![router.into()], ..entry(2, ME, Some(TWO), 1) });
@@ -318,7 +318,7 @@ fn question_of(number: u8) -> Vec<u8> {
 }
 
 #[test]
-fn an_address_that_another_station_claims_is_asked_for_by_all() {
+fn questions_for_a_contested_address_are_flooded() {
     let mut switch = switch();
     for (number, node, port) in [(1, ME, Some(ONE)), (2, ME, Some(TWO)), (9, LEFT, None)] {
         push(&mut switch, &entry(number, node, port, 1));
@@ -334,7 +334,7 @@ fn an_address_that_another_station_claims_is_asked_for_by_all() {
     let from_left = link(LEFT, LEFT, Destination::Everyone);
     assert_eq!(forward(&mut switch, from_left, &claim(9)).0, Verdict::Flooded);
     assert!(matches!(forward(&mut switch, From::Port(ONE), &question_of(1)).0, Verdict::Answered(_)));
-    // Others have to hear who asks, as well.
+    // Others have to learn of the asker, as well.
     let mut other = question(1);
     (other[11], other[27], other[31]) = (2, 2, 9);
     assert_eq!(forward(&mut switch, From::Port(TWO), &other).0, Verdict::Flooded);
@@ -342,7 +342,7 @@ fn an_address_that_another_station_claims_is_asked_for_by_all() {
 }
 
 #[test]
-fn who_asks_again_asks_all() {
+fn a_repeated_question_is_flooded() {
     let mut switch = switch();
     for (number, node, port) in [(1, ME, Some(ONE)), (2, ME, Some(TWO)), (9, LEFT, None)] {
         push(&mut switch, &entry(number, node, port, 1));
@@ -392,7 +392,7 @@ fn close_lan(switch: &mut Switch) -> Vec<Parcel> {
 }
 
 #[test]
-fn what_was_learned_is_forgotten_when_a_way_into_a_lan_is_closed_or_opened() {
+fn learned_macs_are_forgotten_when_a_lan_port_is_blocked_or_opened() {
     let mut switch = switch();
     let teach = |switch: &mut Switch, now| {
         forward_at(switch, From::Port(LAN), &frame(Mac::BROADCAST, mac(7)), now);
@@ -422,7 +422,7 @@ fn what_was_learned_is_forgotten_when_a_way_into_a_lan_is_closed_or_opened() {
 }
 
 #[test]
-fn a_way_into_a_lan_that_is_taken_away_is_told_of_too() {
+fn detaching_a_lan_port_sends_a_change_notice() {
     let mut switch = switch();
     let notices = close_lan(&mut switch);
     let now = NOW + SECOND * 20;
@@ -442,7 +442,7 @@ fn a_way_into_a_lan_that_is_taken_away_is_told_of_too() {
 }
 
 #[test]
-fn all_stations_have_their_turn_though_changes_come_and_come() {
+fn all_stations_are_announced_despite_repeated_changes() {
     let mut switch = switch();
     for number in 0..2000_u16 {
         let [high, low] = number.to_be_bytes();
@@ -466,7 +466,7 @@ fn all_stations_have_their_turn_though_changes_come_and_come() {
 }
 
 #[test]
-fn of_a_closed_way_all_nodes_learn_anew_and_tell_their_lans_where_stations_are() {
+fn a_blocked_lan_port_makes_all_nodes_relearn_and_announce_stations() {
     let mut other = Switch::new(LEFT, 9, Limits::default());
     other.install(row(1).routes(LEFT).unwrap()).unwrap();
     other.use_version(Version(1)).unwrap();
@@ -511,7 +511,7 @@ fn of_a_closed_way_all_nodes_learn_anew_and_tell_their_lans_where_stations_are()
 }
 
 #[test]
-fn lans_are_told_of_so_many_stations_at_a_time() {
+fn announcements_to_lans_are_rate_limited() {
     let mut switch = switch();
     for number in 0..1000_u16 {
         let [high, low] = number.to_be_bytes();
@@ -563,7 +563,7 @@ fn of_two_nodes_on_one_lan_the_higher_blocks_its_port() {
 }
 
 #[test]
-fn others_probes_pass_and_are_not_learned() {
+fn foreign_probes_pass_and_are_not_learned() {
     let mut switch = switch();
     let mut others = Switch::new(ME, 8, Limits::default());
     others.attach(LAN, PortKind::Lan);
@@ -577,7 +577,7 @@ fn others_probes_pass_and_are_not_learned() {
 }
 
 #[test]
-fn a_lan_that_brings_what_is_ours_is_blocked_if_probes_do_not_end_it() {
+fn a_lan_that_returns_our_frames_is_blocked_without_probes() {
     let mut switch = switch();
     push(&mut switch, &entry(1, ME, Some(ONE), 1));
     push(&mut switch, &entry(8, LEFT, None, 1));
@@ -602,7 +602,7 @@ fn a_lan_that_brings_what_is_ours_is_blocked_if_probes_do_not_end_it() {
 }
 
 #[test]
-fn the_state_says_how_places_are_known() {
+fn the_state_reports_how_places_were_learned() {
     let mut switch = switch();
     push(&mut switch, &entry(1, ME, Some(ONE), 3));
     forward(&mut switch, From::Port(TWO), &frame(Mac::BROADCAST, mac(2)));

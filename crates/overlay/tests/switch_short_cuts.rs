@@ -30,7 +30,7 @@ fn of(numbers: &[u8]) -> Changes {
 const BOTH: [Option<ShortCut>; 2] = [Some(ShortCut::Port(ONE)), Some(ShortCut::Node(LEFT))];
 
 #[test]
-fn stations_here_and_on_neighbours_have_them() {
+fn local_and_neighbouring_stations_have_short_cuts() {
     let mut switch = two_stations();
     assert_eq!(short_cuts(&switch), BOTH);
     push(&mut switch, &entry(3, ME, Some(LAN), 1));
@@ -49,7 +49,7 @@ fn stations_here_and_on_neighbours_have_them() {
 }
 
 #[test]
-fn stations_whose_ports_do_not_carry_frames_have_none() {
+fn paused_and_prepared_stations_have_no_short_cuts() {
     let mut switch = two_stations();
     // Another one is to live there.
     switch.prepare(mac(9), ONE, Epoch(2)).unwrap();
@@ -65,7 +65,7 @@ fn stations_whose_ports_do_not_carry_frames_have_none() {
 }
 
 #[test]
-fn each_change_is_told_of_once() {
+fn each_change_is_reported_once() {
     let mut switch = two_stations();
     assert_eq!(switch.take_changes(), Changes::default());
     push(&mut switch, &entry(2, RIGHT, None, 2));
@@ -79,7 +79,7 @@ fn each_change_is_told_of_once() {
 }
 
 #[test]
-fn what_came_by_a_short_cut_is_decided_on_as_what_a_neighbour_sends() {
+fn frames_from_a_short_cut_are_treated_like_frames_of_a_neighbour() {
     let mut switch = two_stations();
     let come =
         |switch: &mut Switch, to, from| forward(switch, From::ShortCut(LEFT), &frame(mac(to), mac(from)));

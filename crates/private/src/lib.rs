@@ -296,10 +296,6 @@ mod tests {
     /// A user that owns nothing else here.
     const NOBODY: u32 = 65534;
 
-    fn is_root() -> bool {
-        rustix::process::geteuid().is_root()
-    }
-
     fn refusal(path: &Path) -> String {
         let error = directory(path).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
@@ -308,9 +304,8 @@ mod tests {
 
     #[test]
     fn another_users_directory_is_refused_also_by_root_and_left_as_it_is() {
-        if !is_root() {
-            eprintln!("skipped: only root can give a directory away");
-            return;
+        if !test_support::is_root() {
+            return test_support::skip("only root can give a directory away");
         }
         let folder = tempfile::tempdir().unwrap();
         let foreign = folder.path().join("images");
@@ -331,7 +326,7 @@ mod tests {
         directory(&end).unwrap();
         symlink(&end, &link).unwrap();
         directory(&link).unwrap();
-        if is_root() {
+        if test_support::is_root() {
             lchown(&link, Some(NOBODY), Some(NOBODY)).unwrap();
             assert!(refusal(&link).contains("belongs to user 65534"));
             assert!(refusal(&link.join("h1")).contains("belongs to user 65534"));

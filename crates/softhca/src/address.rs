@@ -1,4 +1,4 @@
-//! Address handles: where datagrams go.
+//! Address handles: the destinations of datagrams.
 
 use fabric::{FabricId, Vid};
 
@@ -16,7 +16,7 @@ pub(crate) struct AddressHandle {
     pub way: Way,
 }
 
-/// How datagrams are to be treated on their way, which those who get them are told.
+/// Service level, traffic class and flow label of datagrams, as the receiver's completion reports them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Way {
     /// Service level, of 4 bits.
@@ -25,7 +25,7 @@ pub(crate) struct Way {
     pub traffic_class: u8,
     /// Flow label of 20 bits, of a global route.
     pub flow_label: u32,
-    /// Hop limit, of a global route. Nobody on the way counts it down.
+    /// Hop limit, of a global route. No hop decrements it.
     pub hop_limit: u8,
 }
 
@@ -35,7 +35,7 @@ impl Way {
         u32::from(self.sl) << 28 | u32::from(self.traffic_class) << 20 | self.flow_label & 0x000f_ffff
     }
 
-    /// What [`Self::word`] made, with a hop limit.
+    /// Decodes a [`Self::word`] and a hop limit.
     pub fn of_word(word: u32, hop_limit: u8) -> Self {
         let [sl, traffic_class] = [28, 20].map(|shift| (word >> shift) as u8);
         Self { sl, traffic_class, flow_label: word & 0x000f_ffff, hop_limit }
@@ -61,7 +61,7 @@ impl AddressVector {
         by_gid.or_else(|| Vid::new(self.dlid))
     }
 
-    /// How datagrams to this address are to be treated.
+    /// The traffic attributes of datagrams to this address.
     pub(crate) fn way(&self) -> Way {
         let GlobalRoute { traffic_class, flow_label, hop_limit, .. } = self.global.unwrap_or_default();
         Way { sl: self.sl, traffic_class, flow_label, hop_limit }

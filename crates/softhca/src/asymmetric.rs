@@ -1,8 +1,8 @@
-//! Fences in pairs, where one side is passed often and the other hardly ever.
+//! Asymmetric fences: a compiler fence on the frequent side, `membarrier` on the rare side.
 //!
-//! Two sides that each store, fence, and load what the other stores need a fence each, so that not both miss the
-//! other's store. `membarrier` makes every running thread pass a fence at the moment of the call, so that the
-//! side that is in a hurry needs none but for the compiler.
+//! Two sides that each store, fence, and load the other's word need a fence each, so that at least one of them sees the
+//! other's store (store buffering). `membarrier` makes every running thread pass a fence at the moment of the call, so the
+//! frequent side needs only a compiler fence.
 
 use std::sync::atomic::{Ordering, compiler_fence};
 use std::time::Duration;
@@ -13,7 +13,7 @@ const REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
 const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
 const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 
-/// Whose fences the slow side relies on.
+/// The threads that the slow side's fence covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Among {
     /// Those of this process.

@@ -6,7 +6,7 @@ use crate::handle::{Cq, Pd, Srq, Xrcd};
 use crate::work::SendOp;
 
 bitflags! {
-    /// What may be done to a memory region, or through a QP (`enum ibv_access_flags`).
+    /// Access rights of a memory region, or of a QP's peer (`enum ibv_access_flags`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Access: u32 {
         /// Receives, READs and atomics may store here.
@@ -108,7 +108,7 @@ impl QpKind {
         !matches!(self, Self::XrcSend | Self::XrcRecv)
     }
 
-    /// Whether such QPs do `op`.
+    /// True if such QPs support `op`.
     #[must_use]
     #[inline]
     pub fn does(self, op: &SendOp) -> bool {
@@ -199,7 +199,7 @@ pub struct QpCaps {
     pub max_inline: u32,
 }
 
-/// What a QP is made of.
+/// The parameters of a new QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpInit {
     /// Its connection.
@@ -210,7 +210,7 @@ pub struct QpInit {
     pub send_cq: Cq,
     /// Where receives complete; [`Cq::NONE`] for an XRC initiator.
     pub recv_cq: Cq,
-    /// Where receives come from, instead of a queue of its own.
+    /// The shared queue from which it takes receives, instead of a queue of its own.
     pub srq: Option<Srq>,
     /// The domain of an XRC target, which has neither protection domain nor completion queues ([`Pd::NONE`],
     /// [`Cq::NONE`]).
@@ -236,7 +236,7 @@ pub struct QpAttr {
     pub sq_psn: u32,
     /// The peer's QPN, as applications know it.
     pub remote_qpn: u32,
-    /// What the peer may do through this QP.
+    /// The access rights that the peer has through this QP.
     pub access: Access,
     /// Where the peer is.
     pub address: AddressVector,
@@ -260,7 +260,7 @@ pub struct QpAttr {
     pub retry_count: u8,
     /// Retries before [`crate::WcStatus::RnrRetryExceeded`]; 7: for ever.
     pub rnr_retry: u8,
-    /// What a datagram has to name to be received.
+    /// The Q_Key that a datagram must carry.
     pub qkey: u32,
 }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::work::Wc;
 
-/// What an armed queue waits for.
+/// The completions for which an armed queue wakes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Armed {
     No,
@@ -12,10 +12,10 @@ enum Armed {
     ForAny,
 }
 
-/// What a new completion means.
+/// The effect of a new completion on waiting threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pushed {
-    /// Nobody waits.
+    /// No thread waits.
     Quietly,
     /// The queue was armed for it.
     WakeUp,
@@ -29,10 +29,10 @@ pub(crate) struct CompletionQueue {
     ring: VecDeque<Wc>,
     depth: u32,
     armed: Armed,
-    /// How many came since anybody was last woken. Some of them may have been taken.
+    /// Completions since the last wake-up. Some of them may have been polled.
     untold: usize,
     overrun: bool,
-    /// What completions are stamped with.
+    /// The clock for completion timestamps.
     clock: Option<fn() -> u64>,
     /// Queue pairs that complete here, counted once for each of their queues.
     pub users: u32,
@@ -56,7 +56,7 @@ impl CompletionQueue {
         self.overrun
     }
 
-    /// True if somebody is about to wait for a completion.
+    /// True if a thread is about to wait for a completion.
     pub fn is_armed(&self) -> bool {
         self.armed != Armed::No
     }
@@ -76,8 +76,8 @@ impl CompletionQueue {
         fits
     }
 
-    /// Asks to be woken. True if what is asked for is there already, and nobody was told of it: it came after the program had
-    /// looked, and one that does not look again, as UCX, would wait for ever. Adapters tell of it as well.
+    /// Asks to be woken. True if such a completion is there already, and woke no thread: it came after the program had
+    /// polled, and a program that does not poll again, as UCX, would wait for ever. Adapters report it as well.
     pub fn arm(&mut self, solicited_only: bool) -> bool {
         // Arming for less than before does not take the wider request back.
         if !(solicited_only && self.armed == Armed::ForAny) {
@@ -120,7 +120,7 @@ impl CompletionQueue {
         Pushed::WakeUp
     }
 
-    /// Hands the oldest completions to `take`, at most `room`, and says how many.
+    /// Passes the oldest completions to `take`, at most `room`, and returns how many.
     #[inline]
     pub fn take(&mut self, room: usize, mut take: impl FnMut(&Wc)) -> usize {
         let count = room.min(self.ring.len());
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_armed_queue_wakes_once_for_what_was_asked() {
+    fn an_armed_queue_wakes_once_for_the_requested_kind() {
         let mut cq = CompletionQueue::new(4);
         cq.arm(true);
         assert_eq!(cq.push(Wc::default()), Pushed::Quietly);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_is_told_at_once_of_what_nobody_was_told_of() {
+    fn arming_reports_completions_that_woke_no_thread() {
         let mut cq = CompletionQueue::new(4);
         let none = |cq: &mut CompletionQueue| while cq.take(1, |_| ()) > 0 {};
         cq.push(Wc::default());

@@ -43,7 +43,7 @@ pub(crate) struct Core {
     /// Of those that XRC targets take receives from.
     pub srq_names: Names,
     pub xrcds: Slab<Domain>,
-    /// What the user has not taken yet.
+    /// Events that the user has not taken yet.
     pub events: Vec<Event>,
     /// Queue pairs with a clock running.
     pub waiting: Vec<Qp>,
@@ -52,9 +52,9 @@ pub(crate) struct Core {
     pub failed: Vec<Qp>,
     /// Queue pairs that found the gate of their neighbour closed.
     pub stale: Vec<Qp>,
-    /// Handles of which peers are to be told before they are heard again.
+    /// Changed handles that peers must learn before more of their frames are read.
     pub news: Vec<News>,
-    /// Queue pairs for whose datagrams there is room again.
+    /// Queue pairs that may send datagrams again.
     pub unblocked: Vec<Qp>,
     /// Some link has datagrams for which there was no receive.
     pub datagrams_wait: bool,
@@ -95,7 +95,7 @@ impl Core {
         }
     }
 
-    /// A number for a new life of a queue pair.
+    /// A number for a new incarnation of a queue pair.
     pub fn next_incarnation(&mut self) -> u64 {
         self.incarnations += 1;
         self.incarnations
@@ -148,7 +148,7 @@ impl Core {
         }
     }
 
-    /// A request of `handle` has failed, and with it the queue pair, or only its sends where it is not reliable.
+    /// A request of `handle` has failed: fails the queue pair, or only its send queue if it is not reliable.
     pub fn fail_sends(&mut self, handle: Qp) {
         let Some(qp) = self.qps.get_mut(handle.0) else { return };
         match qp.init.kind {
@@ -224,7 +224,7 @@ impl Core {
         self.request_frame(handle, lookup, tx) || self.answer_frame(handle, lookup, tx)
     }
 
-    /// Tells one life of the queue pair `handle` from another; 0 if it has none.
+    /// The incarnation number of the queue pair `handle`; 0 if there is none.
     pub fn incarnation(&self, handle: Qp) -> u64 {
         self.qps.get(handle.0).map_or(0, |qp| qp.incarnation)
     }

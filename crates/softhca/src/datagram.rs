@@ -1,4 +1,4 @@
-//! The two ends of a datagram: how its sender's queue pair lets it go, and its receiver's takes it in.
+//! The two ends of a datagram: the sender's queue pair hands it to a link, and the receiver's queue pair takes it.
 //! In between it belongs to the link ([`crate::link::datagrams`]).
 
 use fabric::ProcessId;
@@ -24,17 +24,17 @@ type RouteHeader = [u8; GRH as usize];
 /// A Q_Key with this bit stands for that of the sending queue pair.
 const OWN_QKEY: u32 = 1 << 31;
 
-/// Who gets a datagram.
+/// The receivers of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Destination {
-    /// Nobody can have that address.
+    /// None: no queue pair can have that address.
     Nobody,
     Process(ProcessId),
     /// All that receive from this group.
     Group(GroupId),
 }
 
-/// What became of a datagram at its receiver.
+/// The outcome of a datagram at its receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
     /// It was received, or dropped.
@@ -44,7 +44,7 @@ pub(crate) enum Delivery {
 }
 
 impl Core {
-    /// The datagram that `handle` sends next, without its bytes and its number, and to whom. Nobody gets one whose address
+    /// The header of the datagram that `handle` sends next, without its number, and its receivers. There are none if its address
     /// has been destroyed meanwhile.
     pub fn next_datagram(&mut self, handle: Qp) -> Option<(Destination, Header)> {
         let qp = self.qps.get(handle.0).filter(|qp| qp.state() == QpState::Rts)?;
@@ -142,7 +142,7 @@ impl Core {
     }
 
     /// Puts `bytes`, sent to the GID `to`, into the receive that `handle` holds, and completes it. If they are too long for
-    /// it they are lost: anybody may send them, and must not end what others say to this queue pair.
+    /// it they are lost: any process may send datagrams, and must not be able to stop this queue pair for others.
     fn receive_datagram(&mut self, handle: Qp, peer: ProcessId, header: &Header, to: [u8; 16], bytes: &[u8]) {
         if !self.has_room(handle, bytes) {
             return;

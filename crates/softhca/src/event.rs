@@ -1,4 +1,4 @@
-//! What a device tells its user without being asked.
+//! Events that a device reports to its user.
 
 use fabric::ProcessId;
 
@@ -36,7 +36,7 @@ pub enum AsyncEvent {
     CommunicationEstablished(Qp),
     /// A QP in SQD has nothing in flight any more.
     SendQueueDrained(Qp),
-    /// A QP in error with an SRQ takes no more receives from it.
+    /// A QP in error takes no more receives from its SRQ.
     LastWqeReached(Qp),
     /// Receives in an SRQ fell below the limit that was set.
     SrqLimitReached(Srq),

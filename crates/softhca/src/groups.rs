@@ -1,7 +1,7 @@
-//! Multicast groups: which queue pairs of this process receive, and which processes do.
+//! Multicast groups: the queue pairs of this process that receive, and the other member processes.
 //!
-//! The device does not know the members of a group: it asks its user for them, and asks again when somebody sends and
-//! what it knows is older than [`FRESH`]. Datagrams for a group of which nothing is known wait for the answer, for
+//! The device does not know the members of a group: it asks its user for them. It asks again when a queue pair sends to the
+//! group and the known members are older than [`FRESH`]. Datagrams for a group with unknown members wait for the answer, for
 //! [`PATIENCE`] at most.
 
 use std::collections::HashMap;
@@ -24,7 +24,7 @@ struct Group {
     receivers: Vec<Qp>,
     /// Processes that have receivers, this one perhaps among them. `None`: not known.
     members: Option<Vec<ProcessId>>,
-    /// What is known is fresh, or what is not known is waited for.
+    /// The known members are fresh, or a question for them is pending.
     pause: Pause,
     is_asked: bool,
     /// Queue pairs with datagrams that wait for the answer.
@@ -35,7 +35,7 @@ struct Group {
 #[derive(Default)]
 pub(crate) struct Groups {
     groups: HashMap<GroupId, Group>,
-    /// Groups of which the members are to be found out.
+    /// Groups whose members have to be found out.
     wanted: Vec<GroupId>,
 }
 
@@ -55,7 +55,7 @@ impl Groups {
         false
     }
 
-    /// `qp` receives no more. Returns whether it was the last of the process; `None` if it did not receive.
+    /// `qp` is detached. Returns whether it was the last of the process; `None` if it was not attached.
     pub fn detach(&mut self, id: GroupId, qp: Qp) -> Option<bool> {
         let receivers = &mut self.groups.get_mut(&id)?.receivers;
         let at = receivers.iter().position(|receiver| *receiver == qp)?;
@@ -74,7 +74,7 @@ impl Groups {
         self.groups.get(&id).map(|group| group.receivers.clone()).unwrap_or_default()
     }
 
-    /// Somebody is going to send. Some programs send, and then end, without a wait: the members had better be known.
+    /// A queue pair is going to send. Some programs send once and exit at once, so the members should be known before.
     pub fn prepare(&mut self, id: GroupId) {
         let group = self.groups.entry(id).or_default();
         if !group.is_asked && group.pause.is_over() {
@@ -98,7 +98,7 @@ impl Groups {
         group.members.as_deref()
     }
 
-    /// Groups of which the members are to be found out.
+    /// Groups whose members have to be found out.
     pub fn take_wanted(&mut self, into: &mut Vec<GroupId>) {
         into.append(&mut self.wanted);
     }
@@ -108,7 +108,7 @@ impl Groups {
     }
 
     /// Learns the members of a group. Those that have waited for it go on, and are added to `unblocked`. `None`: they
-    /// could not be found out, and are asked for again when somebody sends.
+    /// could not be found out, and are asked for again at the next send.
     pub fn learn(&mut self, id: GroupId, members: Option<Vec<ProcessId>>, unblocked: &mut Vec<Qp>) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         group.is_asked = false;
@@ -120,14 +120,14 @@ impl Groups {
         unblocked.append(&mut group.waiting);
     }
 
-    /// Ends pauses whose time has come. Returns when the next one ends.
+    /// Ends pauses that are over. Returns when the next one ends.
     pub fn tick(&mut self, now: Duration, unblocked: &mut Vec<Qp>) -> Option<Duration> {
         let mut next: Option<Duration> = None;
         for group in self.groups.values_mut().filter(|group| !group.pause.is_over()) {
             match group.pause.tick(now) {
                 Some(deadline) => next = Some(next.map_or(deadline, |next| next.min(deadline))),
                 None if group.members.is_none() => {
-                    // Nobody answers: as far as is known, nobody receives.
+                    // Without an answer the group is taken for empty.
                     group.members = Some(Vec::new());
                     unblocked.append(&mut group.waiting);
                 }

@@ -1,4 +1,4 @@
-//! How callers name a device's objects. These are indices; applications see other numbers.
+//! Handles by which callers name a device's objects. These are indices; applications see other numbers.
 
 macro_rules! handle {
     ($(#[$doc:meta] $name:ident)*) => {$(

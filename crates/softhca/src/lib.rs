@@ -1,20 +1,20 @@
-//! An RDMA device in user space: connections, complete, without kernel RDMA.
+//! An RDMA device in user space: complete connections without kernel RDMA.
 //!
 //! A [`Device`] is one process' view. It owns no thread, reads no clock and takes no lock: its
-//! user calls it under a lock of his own, tells it the time, opens the links that it asks for,
-//! and turns its [`Event`]s into whatever wakes an application.
+//! user calls it under its own lock, passes the time, opens the links that it asks for,
+//! and wakes the application when it reports [`Event`]s.
 //!
 //! ```text
-//!  device       objects, posting, links, time, suspension: what the user calls
+//!  device       objects, posting, links, time, suspension: the interface
 //!    core       the objects that requests are executed on
 //!      requester, responder     the two halves of a connection
 //!      send_queue, receive_queue, completion_queue, region, memory_window, qp
 //!    link       frames in and out over a stream; greeting, resynchronisation
-//!      wire     what the bytes mean
-//!  share        memory that neighbours on one host touch by themselves
+//!      wire     the wire format
+//!  share        direct mappings: one-sided access between processes of one host
 //!  stream       TCP, shared memory, loopback
-//!  memory       the only place that touches what belongs to the application
-//!  mapping      changes of the address space, unseen by those who listen to them
+//!  memory       the only module that accesses memory of the application
+//!  mapping      `mmap` and relatives as plain system calls, past the hooks of other libraries
 //! ```
 //!
 //! The path of a WRITE: `post_send` puts it into the send queue; `flush_doorbell` has the requester

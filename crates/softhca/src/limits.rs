@@ -1,4 +1,4 @@
-//! What one device can hold. `ibv_query_device` reports the same figures.
+//! The limits of one device. `ibv_query_device` reports the same figures.
 
 /// The most bytes of a datagram: the port's MTU.
 pub const MTU: u32 = 4096;

@@ -1,16 +1,16 @@
-//! Changes of the address space, by the system calls themselves.
+//! Changes of the address space by plain system calls, past the hooks of other libraries.
 //!
-//! UCX and Open MPI overwrite the C library's `mmap`, `munmap` and `mremap` with code of their own, to hear of memory that
-//! they have registered and that goes away. What this library does with such memory leaves its content as it was, and would be
-//! taken for that: Open MPI ends the job. Nor may a program's code run where this library holds its lock, or has
-//! taken away pages for a moment on which that code may depend.
+//! UCX and Open MPI patch the C library's `mmap`, `munmap` and `mremap` with hooks that invalidate their registration caches.
+//! This library remaps registered memory without changing its content; the hooks would take that for a deallocation, and
+//! Open MPI would end the job. Nor may code of the program run while this library holds its lock, or while it has
+//! taken away pages that this code may need.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use libc::{c_int, c_long, c_void};
 
-/// What is mapped.
+/// The source of a mapping.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {
     /// Fresh pages.
@@ -41,7 +41,7 @@ pub unsafe fn map(
     result(unsafe { libc::syscall(libc::SYS_mmap, at, length, rights, flags, file, offset) })
 }
 
-/// `munmap`, of which nobody wants to know whether it failed: the mapping is then still there.
+/// `munmap` for callers that ignore a failure: the mapping then remains.
 ///
 /// # Safety
 /// Nothing at `at` is needed any more.
@@ -72,7 +72,7 @@ pub unsafe fn is_shared(at: *mut c_void, length: usize) -> bool {
     let again = unsafe { libc::syscall(libc::SYS_mremap, at, 0usize, length, libc::MREMAP_MAYMOVE, 0usize) };
     match result(again) {
         Ok(second) => {
-            // SAFETY: it was just made, and nobody knows it.
+            // SAFETY: it was just made, and no other code knows it.
             unsafe { unmap(second, length) };
             true
         }

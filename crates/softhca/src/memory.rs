@@ -1,8 +1,8 @@
 //! Application memory: addresses, never references.
 //!
 //! The application reads and writes its registered memory at any time, from any thread, while
-//! work requests on it run; it may do so wrongly. Hence no `&[u8]` is ever made over it: all that
-//! happens to it happens here by raw copies and atomic operations, or in a stream by the vectors
+//! work requests on it run; these accesses may race. Hence no `&[u8]` is ever made over it: this module
+//! accesses it by raw copies and atomic operations, and a stream by the vectors
 //! made here. Callers have checked that an address range lies in a registered region, which the
 //! caller of `reg_mr` has promised to keep mapped.
 
@@ -90,7 +90,7 @@ pub(crate) unsafe fn fetch_add(addr: u64, add: u64) -> u64 {
 }
 
 /// Copies `length` bytes. Words of 8 bytes that begin with a multiple of 8 are copied as one, and so is the last word of 2, 4 or 8: a
-/// program may have a counter there that somebody else changes, or spin on the last one to see a message arrive, so that comes last.
+/// program may have a counter there that another thread changes, or poll the last word to see a message arrive, so that one is stored last.
 ///
 /// # Safety
 /// Both ranges are mapped, `to` writable. They may overlap.
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_seen_whole() {
+    fn words_are_copied_atomically() {
         let words = [
             (2, 0, 2),
             (4, 0, 4),

@@ -1,4 +1,4 @@
-//! Memory windows: parts of regions under keys of their own, which come and go with work requests.
+//! Memory windows: parts of regions under keys of their own, bound and invalidated by work requests.
 //!
 //! ```text
 //!                  bind
@@ -9,7 +9,7 @@
 //!                  type 2: invalidate, here or by the peer of the queue pair that has bound it
 //! ```
 //!
-//! A window has 256 virtual keys, which a program goes through so that an old one names nothing.
+//! A window has 256 virtual keys; a program uses another one for each binding, so that a stale key names nothing.
 
 use verbs::Translation;
 
@@ -17,12 +17,12 @@ use crate::attr::{Access, WindowKind};
 use crate::handle::{Mr, Pd};
 use crate::work::Binding;
 
-/// Who comes with a key: what it opens depends on it.
+/// The bearer of a key: its rights depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bearer {
     /// The domain of the queue pair, or of what stands for it.
     pub pd: Pd,
-    /// The life of the queue pair.
+    /// The incarnation of the queue pair.
     pub incarnation: u64,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct MemoryWindow {
     pub bound: Option<Bound>,
 }
 
-/// What a window shows.
+/// The memory that a window opens.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bound {
     /// The virtual key.
@@ -45,14 +45,14 @@ pub(crate) struct Bound {
     /// Where it is.
     pub addr: u64,
     pub length: u64,
-    /// What peers call its first byte.
+    /// The virtual address of its first byte, as peers give it.
     pub iova: u64,
     pub access: Access,
-    /// The life of the queue pair that bound it.
+    /// The incarnation of the queue pair that bound it.
     pub incarnation: u64,
 }
 
-/// A handle of which peers are to be told, and what its real name, or one it had before, meant.
+/// A handle whose translation peers have to learn, and the previous meaning of its real value.
 pub(crate) type News = (Translation, u32);
 
 impl MemoryWindow {

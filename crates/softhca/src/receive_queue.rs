@@ -1,4 +1,4 @@
-//! Queues of posted receives: a queue pair's own, or a shared one.
+//! Queues of posted receives, of one queue pair or shared.
 
 use std::collections::VecDeque;
 

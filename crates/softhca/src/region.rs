@@ -17,7 +17,7 @@ pub(crate) struct Region {
     /// Where it is.
     pub addr: u64,
     pub length: u64,
-    /// What work requests call its first byte.
+    /// The virtual address of its first byte in work requests.
     pub iova: u64,
     pub access: Access,
     /// Its virtual key, local and remote.
@@ -29,7 +29,7 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Whether there can be such a region.
+    /// True if the address range is valid.
     ///
     /// # Errors
     /// `INVALID` for a range that wraps or is too long, or remote access that stores without local write access.
@@ -59,14 +59,14 @@ impl Region {
 }
 
 /// The longest piece of a null region that has an address: nothing is moved in longer ones.
-const NOWHERE: u64 = crate::share::window::LONGEST as u64;
+const NOWHERE: u64 = crate::share::direct_mapping::LONGEST as u64;
 const _: () = assert!(NOWHERE >= crate::wire::MAX_SEGMENT as u64);
 
 /// The device's regions and their keys.
 pub(crate) struct Regions {
     slab: Slab<Region>,
     windows: Slab<MemoryWindow>,
-    /// What stands behind a key: a region's index, or a window's with [`WINDOW`].
+    /// The object that a key names: a region's index, or a window's with [`WINDOW`].
     names: Names,
     /// Tells the keys of one index apart: a key that was given back should not soon be valid again.
     salt: u8,
@@ -77,7 +77,7 @@ pub(crate) struct Regions {
 /// In an object's number: it is a window. No region's index is so large.
 const WINDOW: u32 = 1 << 31;
 
-/// The first keys of windows are looked for from here on, where an honest device has none of a region.
+/// The search for the first keys of windows starts here, where an honest device has no keys of regions.
 const WINDOW_KEYS: u32 = 1 << 31;
 
 impl Regions {
@@ -244,7 +244,7 @@ impl Regions {
         Some(())
     }
 
-    /// What a window with this binding shows, if the region allows it.
+    /// The memory that a window with this binding opens, if the region allows it.
     fn shown(&self, binding: &Binding, bearer: Bearer) -> Option<Bound> {
         let index = self.names.by_virtual(binding.lkey)?;
         let region = self.slab.get(index)?;

@@ -1,12 +1,12 @@
 //! The requester: turns posted sends into frames, and answers into completions.
 //!
-//! A request is done when an acknowledgement covers it, and a READ or atomic when its answer is
-//! there; completions are given in order, so each waits at the head of the queue. A
-//! negative acknowledgement makes the requester go back to the message it names: at once, after
-//! a pause, or, where trying again is of no use, to complete it with an error.
+//! A request is done when an acknowledgement covers it, and a READ or atomic when its answer has
+//! arrived; completions are reported in order, so each waits at the head of the queue. A
+//! negative acknowledgement makes the requester go back to the message that it names: it retransmits at once or after
+//! a pause, or completes the request with an error if a retry is of no use.
 //!
-//! After a link was lost nothing is sent until the peer has said, for this queue pair, which message it
-//! expects: those before it are done, those after it are sent again from their start.
+//! After a link was lost, the requester sends nothing until the peer has told it which message of this queue pair it
+//! expects: those before it are done, those from it on are sent again from their start.
 
 use verbs::{HandleKind, LookupList};
 
@@ -20,7 +20,7 @@ use crate::memory_window::Bearer;
 use crate::qp::{QueuePair, rnr_pause};
 use crate::region::Regions;
 use crate::send_queue::SendRequest;
-use crate::share::window::Queued;
+use crate::share::direct_mapping::Queued;
 use crate::timer::Pause;
 use crate::wire::{Header, MAX_SEGMENT, Malformed, Opcode, Syndrome, flag};
 use crate::work::{SendOp, WcStatus};
@@ -37,7 +37,7 @@ pub(crate) struct Requester {
     accepted: u64,
     /// Messages since one that asked to be acknowledged at once.
     unasked: u32,
-    /// READs and atomics before the next message whose answers have not come.
+    /// READs and atomics before the next message whose answers have not arrived.
     outstanding: u8,
     /// For a peer that is not ready; the last try waits for its time-out, too.
     pauses_left: u8,
@@ -47,7 +47,7 @@ pub(crate) struct Requester {
     /// A link was lost with messages in flight.
     interrupted: bool,
     resync_sent: bool,
-    /// The shared receive queue that the peer was told of last: its virtual and its real number.
+    /// The last SELECT_SRQ that the peer got: the virtual and the real number of its shared receive queue.
     selected: Option<(u32, u32)>,
 }
 
@@ -92,7 +92,7 @@ impl Requester {
     pub fn asks_for_ack(&mut self, signaled: bool) -> bool {
         /// Messages in a company.
         const COMPANY: u32 = 16;
-        // Nobody need ever ask.
+        // There is no need to ask.
         self.unasked = self.unasked.saturating_add(1);
         let asks = signaled && self.unasked >= COMPANY;
         if asks {
@@ -311,7 +311,7 @@ impl Core {
         let Some(qp) = self.qps.get_mut(handle.0) else { return Ok(()) };
         let Some(syndrome) = header.syndrome else { return Ok(()) };
         let (head, sent) = (qp.sends.head(), qp.requester.sent);
-        // Who has executed all may have failed in answering.
+        // A peer that has executed all may have failed in answering.
         let is_final =
             matches!(syndrome, Syndrome::InvalidRequest | Syndrome::RemoteAccess | Syndrome::RemoteOperation);
         let is_reliable = qp.init.kind.is_reliable();
@@ -364,7 +364,7 @@ impl Core {
             self.end_request_with(handle, msn, status);
         }
         let Some(qp) = self.qps.get_mut(handle.0) else { return Ok(()) };
-        // Who has executed all, and failed then, is told so with what comes next.
+        // A peer that has executed all, and failed then, learns of that with the next message.
         qp.requester.interrupted &= !qp.sends.is_empty();
         Ok(())
     }
@@ -390,7 +390,7 @@ impl Core {
         self.waiting.push(handle);
     }
 
-    /// There is nobody who could execute message `msn`: one pause is used up.
+    /// The peer could not execute message `msn`: one retry is used up.
     pub fn on_not_ready(&mut self, handle: Qp, msn: u64) {
         let Some(qp) = self.qps.get_mut(handle.0) else { return };
         if !qp.requests() || msn >= qp.sends.end() {
@@ -400,7 +400,7 @@ impl Core {
             return self.drop_requests(handle, msn + 1);
         }
         go_back(qp, msn);
-        qp.windows.ask_again();
+        qp.direct_mappings.ask_again();
         if !qp.requester.pause.is_over() {
             return;
         }
@@ -429,7 +429,7 @@ impl Core {
         qp.requester.sent = qp.requester.sent.max(lost);
         // It is no more than what was sent, by now.
         let _ = accept(qp, lost);
-        // What is still to be sent of them goes on without their memory.
+        // The unsent rest of them proceeds without their memory.
         self.failed.push(handle);
         self.complete_sends(handle);
     }
@@ -442,7 +442,7 @@ impl Core {
             if end > qp.sends.head() {
                 self.drop_requests(handle, end);
             }
-            // What comes after it is given up next time.
+            // Later ones are dropped next time.
             self.run_local(handle);
             return;
         }
@@ -492,13 +492,13 @@ impl Core {
         }
         let is_read = matches!(request.op, SendOp::Read { .. });
         if !is_read || header.total != request.length {
-            return Err(Malformed("an answer that was not asked for"));
+            return Err(Malformed("an answer without a request"));
         }
         match (header.offset, request.received) {
-            // Perhaps anew, after a part of it: the peer has begun anew meanwhile.
+            // Perhaps a restart after a part of it: the peer has a new incarnation meanwhile.
             (0, _) => Ok(true),
             (offset, received) if offset == received => Ok(true),
-            // The rest of what another life of this queue pair asked for.
+            // The rest of an answer to another incarnation of this queue pair.
             (_, 0) => Ok(false),
             _ => Err(Malformed("an answer out of order")),
         }
@@ -533,7 +533,7 @@ impl Core {
             return Ok(());
         }
         if !request.is_query() || matches!(request.op, SendOp::Read { .. }) {
-            return Err(Malformed("an answer that was not asked for"));
+            return Err(Malformed("an answer without a request"));
         }
         let place = request.sges.iter().find(|sge| sge.length != 0).copied();
         let pd = qp.init.pd;
@@ -558,7 +558,7 @@ impl Core {
         Ok(())
     }
 
-    /// READ or atomic `msn` is over, and waited for no more, unless it was gone back to.
+    /// READ or atomic `msn` is done, and no longer outstanding, unless it is being retransmitted.
     fn end_query_with(&mut self, handle: Qp, msn: u64, status: WcStatus) {
         let Some(qp) = self.qps.get_mut(handle.0) else { return };
         if msn < qp.requester.next {
@@ -618,7 +618,7 @@ fn select_srq(qp: &mut QueuePair, msn: u64, lookup: &LookupList, tx: &mut Tx) {
     }
 }
 
-/// Stages the next segment of message `msn`, whose memory has been found to be there.
+/// Stages the next segment of message `msn`, whose memory has been checked.
 fn stage(qp: &mut QueuePair, handle: Qp, msn: u64, regions: &Regions, lookup: &LookupList, tx: &mut Tx) {
     let offset = qp.requester.offset;
     if qp.init.kind == QpKind::XrcSend && offset == 0 {
@@ -733,7 +733,7 @@ fn advance(qp: &mut QueuePair, header: &Header) {
 /// All messages before `msn` are executed; READs and atomics among them still lack their answers.
 fn accept(qp: &mut QueuePair, msn: u64) -> Result<(), Malformed> {
     if msn > qp.requester.sent {
-        return Err(Malformed("acknowledgement of what was not sent"));
+        return Err(Malformed("acknowledgement of a message that was not sent"));
     }
     if msn <= qp.requester.accepted {
         return Ok(());
@@ -750,7 +750,7 @@ fn accept(qp: &mut QueuePair, msn: u64) -> Result<(), Malformed> {
     requester.pauses_left = qp.attr.pauses();
     requester.rnr_retries_left = qp.attr.rnr_retry;
     if msn > requester.next {
-        // What was gone back to is done meanwhile, but for queries: the answers to these were not waited for any more.
+        // Messages to be retransmitted are done meanwhile, except queries: their answers were not awaited any more.
         let is_open = |at: &u64| qp.sends.get(*at).is_some_and(|request| request.outcome.is_none());
         requester.next = (requester.next..msn).find(is_open).unwrap_or(msn);
         requester.offset = 0;
@@ -758,7 +758,7 @@ fn accept(qp: &mut QueuePair, msn: u64) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// Message `msn` and those behind it are to be transmitted again.
+/// Message `msn` and those behind it are to be retransmitted.
 fn go_back(qp: &mut QueuePair, msn: u64) {
     if msn > qp.requester.next {
         return;

@@ -1,4 +1,4 @@
-//! Parts of scatter/gather lists.
+//! Ranges within scatter/gather lists.
 
 use crate::work::Sge;
 

@@ -128,7 +128,7 @@ impl SendQueue {
         self.slots.get_mut(slot)
     }
 
-    /// Appends `wr`, whose bytes number `length`.
+    /// Appends `wr`, whose payload has `length` bytes.
     ///
     /// # Safety
     /// Inline pieces are readable.

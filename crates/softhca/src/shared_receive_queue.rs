@@ -16,10 +16,10 @@ pub(crate) struct SharedReceiveQueue {
     limit: u32,
 }
 
-/// What a queue has that XRC targets take receives from.
+/// The part of a queue that XRC targets need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Xrc {
-    /// Whose targets may.
+    /// The domain whose targets may use it.
     pub xrcd: Xrcd,
     /// Where receives complete.
     pub cq: Cq,

@@ -1,4 +1,4 @@
-//! Objects by index, with indices used again.
+//! A slab: objects by index, with reused indices.
 
 /// A table of objects.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! Pauses, without reading a clock.
 //!
-//! A pause is noted when its reason arrives, starts when the user next says what time it is, and
-//! stands still while the device is suspended, since the next host has another clock.
+//! A pause is requested when its reason arrives, starts when the user next passes the time, and
+//! is stopped while the device is suspended, since the next host has another clock.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What two devices say to each other over a link.
+//! The link protocol between two devices.
 //!
 //! A link is a reliable stream of frames between two processes; all queue pairs of the two share
 //! it. A frame is a header of [`HEADER`] bytes, little-endian, and `length` bytes of payload.
@@ -24,28 +24,28 @@
 //!
 //! ```text
 //! lower                          higher
-//!   │ HELLO ─────────▶ ◀───────── HELLO │   who, which version, which epoch
-//!   │ TRANSLATE* ────▶ ◀──── TRANSLATE* │   handles whose real name differs from the virtual one
+//!   │ HELLO ─────────▶ ◀───────── HELLO │   identity, version, epoch, incarnation
+//!   │ TRANSLATE* ────▶ ◀──── TRANSLATE* │   handles whose real value differs from the virtual one
 //!   │ READY ─────────▶ ◀───────── READY │   requests may follow
 //!   │ RESYNC(msn) ────────────────────▶ │   for each queue pair that was interrupted
 //!   │ ◀─────────────── RESYNC_ACK(msn) │   the message expected next: the rest is sent again
-//!   │ BARRIER(imm) ───────────────────▶ │   for a queue pair that has begun anew: until the answer is there it sends nothing,
-//!   │ ◀────────────── BARRIER_ACK(imm) │   and what it hears may be of its earlier life, and is refused
+//!   │ BARRIER(imm) ───────────────────▶ │   for a new incarnation of a queue pair: until the answer arrives it sends nothing,
+//!   │ ◀────────────── BARRIER_ACK(imm) │   and drops messages, which may be for its previous incarnation
 //!   │ SEND, WRITE, READ, atomics ─────▶ │   a SEND may invalidate the memory window of `rkey`
-//!   │ SELECT_SRQ(imm) ────────────────▶ │   XRC: before the first message, and when they go elsewhere
+//!   │ SELECT_SRQ(imm) ────────────────▶ │   XRC: before the first message, and when the target SRQ changes
 //!   │ ◀── ACK(msn), NAK, READ_RESPONSE, │   an ACK says that all messages before `msn` are executed;
 //!   │     ATOMIC_RESPONSE               │   a SEND that goes the same way may say it too
 //!   │ TRANSLATE(generation) ──────────▶ │   handles made while the link is up
 //!   │ ◀── TRANSLATE_ACK(generation)     │   later frames use them
-//!   │ MAP_REQUEST(rkey) ──────────────▶ │   on one host: may I touch this memory by myself?
-//!   │ ◀── EXPORT(rkey, range, rights) ─ │   yes; its descriptor goes beside the link
-//!   │ DATAGRAM(msn) ──────────────────▶ │   numbered for the link, whosever they are; a new link of the two goes on
-//!   │ ◀────────────── DATAGRAM_ACK(msn) │   those before `msn` are taken. Said first on every link, and by every DATAGRAM
+//!   │ MAP_REQUEST(rkey) ──────────────▶ │   on one host: asks for a direct mapping of this memory
+//!   │ ◀── EXPORT(rkey, range, rights) ─ │   grants it; the descriptor is passed beside the link
+//!   │ DATAGRAM(msn) ──────────────────▶ │   numbered across all queue pairs of the link; a new link continues the numbers
+//!   │ ◀────────────── DATAGRAM_ACK(msn) │   those before `msn` are taken. Sent first on every link, and within every DATAGRAM
 //!   │ GOODBYE ────────────────────────▶ │   the sender will be moved; the link closes
 //! ```
 //!
 //! Compatibility: [`VERSION`] must be equal at both ends. It is raised with every change of this file, or of a ring,
-//! that changes bytes, or who writes them.
+//! that changes the bytes, or the side that writes them.
 
 use fabric::{Epoch, FabricId, ProcessId, Vid};
 use verbs::{HandleKind, Translation};
@@ -70,7 +70,7 @@ pub const MAX_CONTROL: u32 = 8 * 1024 - HEADER as u32;
 /// Translations in one frame.
 pub const MAX_TRANSLATIONS: usize = 512;
 
-/// The highest number of a message. Nobody comes there, and so there is always a next one.
+/// The highest number of a message. No sender reaches it, so there is always a next one.
 pub const MAX_MSN: u64 = u64::MAX >> 1;
 
 /// The largest hop limit.
@@ -101,7 +101,7 @@ macro_rules! numbered {
         pub enum $name { $($(#[$about])* $variant = $number,)* }
 
         impl $name {
-            /// What `number` stands for.
+            /// The opcode of `number`.
             #[must_use]
             pub fn from_wire(number: u8) -> Option<Self> {
                 match number {
@@ -114,7 +114,7 @@ macro_rules! numbered {
 }
 
 numbered! {
-    /// What a frame is.
+    /// The kind of a frame.
     Opcode {
         /// First frame of a link, with a [`Hello`].
         Hello = 1,
@@ -126,7 +126,7 @@ numbered! {
         Goodbye = 4,
         /// Translations up to generation `msn` are in use.
         TranslateAck = 5,
-        /// Asks for a window to the region of `rkey`, which the sender's application calls `imm`.
+        /// Asks for a direct mapping of the region of `rkey`, which the sender's application calls `imm`.
         MapRequest = 8,
         /// Answers with an [`Export`]; `imm` as asked, `va` names its first byte.
         Export = 9,
@@ -140,9 +140,9 @@ numbered! {
         Resync = 16,
         /// Answers that it is `msn`.
         ResyncAck = 17,
-        /// The queue pair begins anew, and asks for a BARRIER_ACK with the same `imm`.
+        /// The queue pair has a new incarnation, and asks for a BARRIER_ACK with the same `imm`.
         Barrier = 18,
-        /// Answers that all has been said that was before the BARRIER was heard.
+        /// Answers that all frames sent before the BARRIER was read have been sent.
         BarrierAck = 19,
         /// SEND
         Send = 32,
@@ -168,7 +168,7 @@ numbered! {
         Nak = 65,
         /// A segment of what READ `msn` asked for
         ReadResponse = 66,
-        /// What the memory held; in `va`
+        /// The value that the memory held; in `va`
         AtomicResponse = 67,
     }
 }
@@ -197,13 +197,13 @@ pub mod flag {
     pub const SOLICITED: u8 = 1;
     /// This request has left before, at least in part, and may have been executed.
     pub const SAID_AGAIN: u8 = 2;
-    /// This SEND also says, in `va`, that all messages before that one are executed.
+    /// This SEND also acknowledges, in `va`, all messages before that one.
     pub const ACKNOWLEDGES: u8 = 4;
     /// This DATAGRAM has a global route.
     pub const ROUTED: u8 = 8;
     /// This DATAGRAM is for the receivers of a multicast group, whose GID its payload begins with.
     pub const GROUP: u8 = 16;
-    /// This SEND is to be acknowledged without waiting for company.
+    /// This SEND asks for an immediate acknowledgement.
     pub const ASKS_FOR_ACK: u8 = 32;
     /// Bits that mean something.
     pub const ALL: u8 = SOLICITED | SAID_AGAIN | ACKNOWLEDGES | ROUTED | GROUP | ASKS_FOR_ACK;
@@ -212,7 +212,7 @@ pub mod flag {
 /// A frame's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What it is.
+    /// The kind of the frame.
     pub opcode: Opcode,
     /// See [`flag`].
     pub flags: u8,
@@ -249,7 +249,7 @@ pub struct Header {
 pub struct Brief {
     /// The tag of its chunk, never 0.
     pub tag: u64,
-    /// What the chunk begins with.
+    /// The type of the chunk.
     pub words: [u64; BRIEF / 8],
 }
 
@@ -375,10 +375,10 @@ impl Header {
             return Err(Malformed("reserved bits are set"));
         }
         if header.msn > MAX_MSN {
-            return Err(Malformed("a message number that nobody reaches"));
+            return Err(Malformed("a message number out of range"));
         }
         if bytes[1] & flag::ACKNOWLEDGES != 0 && !header.is_send() {
-            return Err(Malformed("only a SEND may acknowledge by the way"));
+            return Err(Malformed("a piggybacked acknowledgement on a frame other than SEND"));
         }
         header.check_lengths()?;
         Ok(header)
@@ -418,7 +418,7 @@ impl Header {
         };
         let is_known = kind & Brief::SEND != 0 && flags & !FLAGS == 0 && brief.tag >> 40 == 0;
         let length = u32::try_from(length).ok().filter(|length| is_known && *length <= longest);
-        let Some(length) = length else { return Err(Malformed("no such brief header")) };
+        let Some(length) = length else { return Err(Malformed("unknown brief header")) };
         Ok(Self {
             flags,
             dst_qpn: (brief.tag >> 8) as u32,
@@ -487,14 +487,14 @@ pub struct Malformed(pub &'static str);
 /// The payload of the first frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// Who speaks.
+    /// The sender.
     pub process: ProcessId,
-    /// In which fabric.
+    /// Its fabric.
     pub fabric: FabricId,
     /// How often it has moved.
     pub epoch: Epoch,
-    /// Tells it from others that have, or had, its name.
-    pub life: u64,
+    /// Tells it from others with the same identity, earlier or later.
+    pub incarnation: u64,
 }
 
 impl Hello {
@@ -508,7 +508,7 @@ impl Hello {
         bytes[8] = self.process.index;
         bytes[12..16].copy_from_slice(&self.fabric.0.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.epoch.0.to_le_bytes());
-        bytes[24..32].copy_from_slice(&self.life.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.incarnation.to_le_bytes());
         bytes
     }
 
@@ -517,29 +517,29 @@ impl Hello {
     /// # Errors
     /// If it is none, or of another version.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let bytes: &[u8; HELLO_LENGTH] = bytes.try_into().map_err(|_| Malformed("hello of wrong length"))?;
+        let bytes: &[u8; HELLO_LENGTH] = bytes.try_into().map_err(|_| Malformed("HELLO of wrong length"))?;
         if u32_at(bytes, 0) != MAGIC {
-            return Err(Malformed("no device of ours speaks here"));
+            return Err(Malformed("wrong magic number in HELLO: the peer is not a transhume device"));
         }
         if u16::from_le_bytes([bytes[4], bytes[5]]) != VERSION {
-            return Err(Malformed("the peer's library has another link version"));
+            return Err(Malformed("the peer's library speaks another version of the link protocol"));
         }
         let lid = u16::from_le_bytes([bytes[6], bytes[7]]);
-        let vid = Vid::new(lid).ok_or(Malformed("hello without a VID"))?;
+        let vid = Vid::new(lid).ok_or(Malformed("HELLO without a VID"))?;
         let process = ProcessId { vid, index: bytes[8] };
         let (fabric, epoch) = (FabricId(u32_at(bytes, 12)), Epoch(u64_at(bytes, 16)));
-        Ok(Self { process, fabric, epoch, life: u64_at(bytes, 24) })
+        Ok(Self { process, fabric, epoch, incarnation: u64_at(bytes, 24) })
     }
 }
 
-/// The payload of an EXPORT frame: where in which memory the window is, and what may be done there.
+/// The payload of an EXPORT frame: the exported range of a memfd, and its rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Export {
     /// The name under which the memory is handed over.
     pub memory: u64,
-    /// Where the window starts in it.
+    /// Where the exported range starts in it.
     pub offset: u64,
-    /// Bytes of the window.
+    /// Bytes of the exported range.
     pub length: u64,
     /// Bits of [`crate::Access`].
     pub rights: u32,
@@ -566,7 +566,7 @@ impl Export {
     /// If they are too few or too many.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let bytes: &[u8; EXPORT_LENGTH] =
-            bytes.try_into().map_err(|_| Malformed("export of wrong length"))?;
+            bytes.try_into().map_err(|_| Malformed("EXPORT of wrong length"))?;
         Ok(Self {
             memory: u64_at(bytes, 0),
             offset: u64_at(bytes, 8),
@@ -600,14 +600,14 @@ pub fn decode_translations(
 ) -> Result<impl Iterator<Item = Result<Translation, Malformed>>, Malformed> {
     let (lines, rest) = bytes.as_chunks::<TRANSLATION_LENGTH>();
     if !rest.is_empty() {
-        return Err(Malformed("half a translation"));
+        return Err(Malformed("TRANSLATE of wrong length"));
     }
     Ok(lines.iter().map(|line| {
         let kind = match u32_at(line, 0) {
             0 => HandleKind::QueuePair,
             1 => HandleKind::MemoryKey,
             2 => HandleKind::SharedReceiveQueue,
-            _ => return Err(Malformed("translation of an unknown kind")),
+            _ => return Err(Malformed("TRANSLATE of an unknown kind of handle")),
         };
         Ok(Translation { kind, virtual_handle: u32_at(line, 4), real: u32_at(line, 8) })
     }))
@@ -652,7 +652,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_plain_is_what_it_is_in_all_detail() {
+    fn the_plain_check_agrees_with_full_decoding() {
         let send = Header {
             dst_qpn: 1,
             src_qpn: 2,
@@ -686,7 +686,7 @@ mod tests {
     }
 
     #[test]
-    fn brief_headers_are_the_same_ones() {
+    fn brief_headers_decode_to_the_full_header() {
         let send = Header { dst_qpn: u32::MAX, src_qpn: 2, length: 3, total: 3, ..Header::new(Opcode::Send) };
         let flags = flag::SOLICITED | flag::ACKNOWLEDGES | flag::ASKS_FOR_ACK;
         for header in [
@@ -723,7 +723,7 @@ mod tests {
     #[test]
     fn hello_and_translations_survive_their_encoding() {
         let process = ProcessId { vid: Vid::new(9).unwrap(), index: 3 };
-        let hello = Hello { process, fabric: FabricId(4), epoch: Epoch(1 << 40), life: 1 << 50 };
+        let hello = Hello { process, fabric: FabricId(4), epoch: Epoch(1 << 40), incarnation: 1 << 50 };
         assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
         let line = Translation { kind: HandleKind::MemoryKey, virtual_handle: 1, real: 2 };
         let mut bytes = Vec::new();

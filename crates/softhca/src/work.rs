@@ -21,7 +21,7 @@ pub struct Sge {
 pub struct SendWr<'a> {
     /// The application's name for it.
     pub wr_id: u64,
-    /// What to do.
+    /// The operation.
     pub op: SendOp,
     /// Complete it with an entry in the send CQ. Implied where the QP has `sq_sig_all`.
     pub signaled: bool,
@@ -131,7 +131,7 @@ impl Payload<'_> {
     }
 }
 
-/// What a send work request does. Immediate data is carried as the 32 bits that the application
+/// The operation of a send work request. Immediate data is carried as the 32 bits that the application
 /// stored (network order by convention), never swapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOp {
@@ -194,21 +194,21 @@ pub enum SendOp {
         ah: Ah,
         /// Its number, as applications know it.
         qpn: u32,
-        /// What it lets in.
+        /// The access that it grants.
         qkey: u32,
         /// Immediate data.
         imm: Option<u32>,
     },
 }
 
-/// What a memory window is to be bound to.
+/// The binding of a memory window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Binding {
     /// The window's new key: one of the 256 that begin with the one it was allocated with.
     pub key: u32,
     /// The key of the region; 0 for none, which ends the binding of a window of type 1.
     pub lkey: u32,
-    /// What peers may do, and whether they call the first byte 0.
+    /// The access rights of peers, and whether they call the first byte 0.
     pub access: Access,
     /// Where in the region.
     pub va: u64,
@@ -217,7 +217,7 @@ pub struct Binding {
 }
 
 impl SendOp {
-    /// What its completion says that it was.
+    /// The opcode that its completion reports.
     #[inline]
     pub(crate) fn completes_as(&self) -> WcOpcode {
         match self {
@@ -238,7 +238,7 @@ impl SendOp {
     }
 }
 
-/// What became of a send work request when it was posted.
+/// The result of posting a send work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Posted {
     /// Its bytes are where they belong, or on their way.
@@ -278,7 +278,7 @@ pub enum WcStatus {
     RnrRetryExceeded = 13,
 }
 
-/// What a completion is of (`enum ibv_wc_opcode`).
+/// The operation that completed (`enum ibv_wc_opcode`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
 pub enum WcOpcode {
@@ -311,7 +311,7 @@ pub struct Wc {
     /// How it ended. Only `wr_id`, `status`, `qpn` and `vendor_error` are valid unless it is
     /// [`WcStatus::Success`].
     pub status: WcStatus,
-    /// What it was.
+    /// The operation.
     pub opcode: WcOpcode,
     /// Says more about an error; no meaning across versions.
     pub vendor_error: u32,

@@ -61,7 +61,7 @@ impl Line {
     }
 }
 
-/// A device, its honest peer, and the attacker, who has a connection of its own and knows all numbers.
+/// A device, its honest peer, and the attacker, which has a connection of its own and knows all numbers.
 struct Stage {
     net: Net,
     line: Line,
@@ -94,7 +94,7 @@ impl Stage {
         let mut stage = Self { net, line, own, honest, datagrams, window, target, foreign_queue };
         let attacker = stage.attacker();
         stage.net.device(0).link_up(attacker, Epoch(0), far);
-        let hello = Hello { process: attacker, fabric: FABRIC, epoch: Epoch(0), life: 5 }.encode();
+        let hello = Hello { process: attacker, fabric: FABRIC, epoch: Epoch(0), incarnation: 5 }.encode();
         stage.say(&frame(Header { length: hello.len() as u32, ..Header::new(Opcode::Hello) }, &hello));
         stage.say(&frame(Header::new(Opcode::Ready), &[]));
         stage.exchange(1);
@@ -271,7 +271,7 @@ fn play(fate: Fate, attacks: &[fn(&Stage) -> Vec<u8>]) {
 }
 
 #[test]
-fn keys_ranges_and_rights_of_others() {
+fn an_attacker_cannot_use_keys_ranges_or_rights_of_others() {
     play(
         Fate::ConnectionFails,
         &[
@@ -307,7 +307,7 @@ fn keys_ranges_and_rights_of_others() {
 }
 
 #[test]
-fn what_is_not_its_own() {
+fn an_attacker_cannot_use_objects_of_others() {
     play(
         Fate::Ignored,
         &[
@@ -379,7 +379,7 @@ fn what_is_not_its_own() {
             },
             // The end of news that there were not.
             |s| filled(Header { msn: u64::MAX >> 1, ..s.own(Opcode::TranslateAck) }),
-            // A message that is said again after it was executed, and one far ahead.
+            // A message that is repeated after it was executed, and one far ahead.
             |s| filled(s.touch(Opcode::Send, 0, 0, 8)).repeat(3),
             |s| filled(Header { msn: FIRST + 1000, ..s.touch(Opcode::Send, 0, 0, 8) }),
         ],
@@ -387,7 +387,7 @@ fn what_is_not_its_own() {
 }
 
 #[test]
-fn what_no_device_says() {
+fn malformed_frames_harm_no_other_connection() {
     play(
         Fate::LinkEnds,
         &[
@@ -422,9 +422,9 @@ fn what_no_device_says() {
     );
 }
 
-/// Floods end where the device does not listen any more, and nobody waits for the attacker.
+/// Floods end when the device stops reading, and no connection waits for the attacker.
 #[test]
-fn a_flood_of_which_the_answers_are_not_read() {
+fn a_flood_with_unread_answers_harms_no_other_connection() {
     for medium in [Medium::Tcp, Medium::Shm] {
         let floods: [fn(&Stage) -> Header; 3] = [
             |s| Header { dst_qpn: 9, ..s.touch(Opcode::Send, 0, 0, 8) },

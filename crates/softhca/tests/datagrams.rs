@@ -112,7 +112,7 @@ fn a_datagram_arrives_with_its_sender() {
     });
 }
 
-/// A way from `a` to somebody who does not exist.
+/// An address handle from `a` to a process that does not exist.
 fn handle_to_nobody(net: &mut Net, a: &End, lid: u16) -> Ah {
     let address = AddressVector { dlid: lid, port: 1, ..AddressVector::default() };
     net.device(a.node).create_ah(a.pd, &address).unwrap()
@@ -129,7 +129,7 @@ fn exchange(net: &mut Net, a: &End, b: &End) {
     }
 }
 
-/// Sends what nobody takes.
+/// Sends datagrams that no queue pair takes.
 fn send_in_vain(net: &mut Net, a: &End, b: &End) {
     let ah = handle_to(net, a, b, false);
     a.post(net, 1, op(ah, b), &[a.sge(0, 8)]);
@@ -138,7 +138,7 @@ fn send_in_vain(net: &mut Net, a: &End, b: &End) {
 }
 
 #[test]
-fn who_comes_later_gets_what_is_sent_from_then_on() {
+fn a_late_receiver_gets_datagrams_sent_from_then_on() {
     each(|net, a, b| {
         net.nodes[1].gone = true;
         send_in_vain(net, &a, &b);
@@ -164,7 +164,7 @@ fn after_an_outage_datagrams_go_on() {
 }
 
 #[test]
-fn a_receive_for_a_peer_that_has_just_ended_harms_nobody() {
+fn a_datagram_from_a_peer_that_just_ended_is_harmless() {
     for steps in 0..20 {
         let net = &mut Net::new(3, Policy::Stable, Medium::Pipe, 5);
         let ends: Vec<_> = (0..3).map(|node| ready(net, node)).collect();
@@ -181,7 +181,7 @@ fn a_receive_for_a_peer_that_has_just_ended_harms_nobody() {
 }
 
 #[test]
-fn what_an_evicted_peer_sends_again_is_not_taken_twice() {
+fn datagrams_resent_by_an_evicted_peer_are_delivered_once() {
     const SENT: usize = 21;
     for seed in 1..60 {
         let net = &mut Net::new(2, Policy::Stable, Medium::Pipe, seed);
@@ -296,7 +296,7 @@ fn many_senders_and_a_process_itself() {
 }
 
 #[test]
-fn what_nobody_takes_is_dropped_and_the_rest_arrives() {
+fn datagrams_without_a_receiver_are_dropped_and_the_rest_arrives() {
     each(|net, a, b| {
         let ah = handle_to(net, &a, &b, false);
         let gone = handle_to(net, &a, &b, false);
@@ -352,7 +352,7 @@ fn a_bad_request_stops_the_sends_until_they_are_started_again() {
 }
 
 #[test]
-fn a_receive_that_is_no_good_fails_the_receiver_alone() {
+fn an_invalid_receive_fails_only_the_receiver() {
     each(|net, a, b| {
         let ah = handle_to(net, &a, &b, false);
         let foreign = Sge { lkey: b.key ^ 0x5555, ..b.sge(0, 100) };
@@ -368,7 +368,7 @@ fn a_receive_that_is_no_good_fails_the_receiver_alone() {
 }
 
 #[test]
-fn what_is_too_long_for_a_receive_is_lost_and_hurts_nobody() {
+fn a_datagram_too_long_for_its_receive_is_dropped() {
     each(|net, a, b| {
         let ah = handle_to(net, &a, &b, false);
         b.receive(net, 7, &[b.sge(0, 48)]);
@@ -444,7 +444,7 @@ fn a_burst_waits_for_receives() {
 }
 
 #[test]
-fn who_posts_no_receives_for_long_loses_datagrams_and_holds_up_nobody() {
+fn a_receiver_without_receives_loses_datagrams_and_blocks_no_other() {
     each(|net, a, b| {
         let ah = handle_to(net, &a, &b, false);
         let other = ready(net, 1);
@@ -528,7 +528,7 @@ fn datagrams_wait_for_a_peer_that_moves_and_end_with_one_that_is_gone() {
 }
 
 #[test]
-fn another_process_by_the_same_name_gets_datagrams_of_its_own() {
+fn a_new_process_with_the_same_identity_gets_only_its_own_datagrams() {
     each(|net, a, b| {
         let ah = handle_to(net, &a, &b, false);
         receives(net, &b, 0, 40, 48);

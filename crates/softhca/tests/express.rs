@@ -65,7 +65,7 @@ fn a_short_send_leaves_when_it_is_posted() {
     );
 }
 
-/// What comes behind it is not taken in before.
+/// Frames behind it are not taken before it.
 #[test]
 fn the_completion_of_many_does_not_wait_for_those_behind_it() {
     const ALL: u64 = 24;
@@ -154,7 +154,7 @@ fn lose_the_link(point: Point, mover: usize) {
 }
 
 #[test]
-fn what_is_not_plain_goes_the_long_way_in_order() {
+fn messages_unfit_for_the_fast_path_keep_their_order() {
     let (mut net, a, b) = neighbours();
     let pieces = [b.sge(4096, 3), b.sge(5000, 5)];
     b.receive(&mut net, 0, &pieces);
@@ -187,7 +187,7 @@ fn a_send_that_finds_no_receive_waits_for_one() {
 
 /// Without immediate data the header is brief, and what finds no receive is put into the buffer.
 #[test]
-fn a_brief_send_goes_the_long_way_where_it_has_to_and_in_order() {
+fn brief_sends_on_the_general_path_keep_their_order() {
     let (mut net, a, b) = neighbours();
     let brief = |net: &mut Net, n: usize| {
         a.memory.store(8 * n, &n.to_ne_bytes());
@@ -232,7 +232,7 @@ fn memory_is_checked_at_both_ends() {
 
 /// A program that only receives need not go further.
 #[test]
-fn who_is_ready_to_receive_is_told_of_the_first_message_and_gets_all() {
+fn a_ready_receiver_gets_an_event_and_all_messages() {
     let (mut net, plan) = (Net::new(2, Policy::Stable, Medium::Shm, 5), Plan::default());
     let (c, d) = pair(&mut net, 0, 1, &plan);
     c.post(&mut net, 0, SendOp::Write { va: d.va(0), rkey: d.key }, &[c.sge(0, 1)]);
@@ -254,7 +254,7 @@ fn who_is_ready_to_receive_is_told_of_the_first_message_and_gets_all() {
 }
 
 #[test]
-fn a_fence_waits_for_what_was_read() {
+fn a_fenced_short_send_waits_for_reads() {
     let (mut net, a, b) = neighbours();
     receive_eight(&mut net, &b);
     a.post(&mut net, 1, SendOp::Read { va: b.va(0), rkey: b.key }, &[a.sge(1000, 16)]);
@@ -298,7 +298,7 @@ fn a_full_ring_sends_the_rest_later() {
     assert_eq!(a.poll_sends(&mut net).len(), 8000);
 }
 
-/// A device, and the ring of a neighbour who writes what the test says.
+/// A device, and the ring of a neighbour that writes the test's bytes.
 struct Attacked {
     net: Net,
     end: End,
@@ -318,7 +318,7 @@ impl Attacked {
         net.device(0).link_up(id, Epoch(0), stream::shm_stream(lower, true).unwrap());
         let memory = higher[0].try_clone().unwrap().into();
         let attacker = stream::shm_stream(higher, false).unwrap();
-        let hello = Hello { process: id, fabric: FABRIC, epoch: Epoch(0), life: 1 }.encode();
+        let hello = Hello { process: id, fabric: FABRIC, epoch: Epoch(0), incarnation: 1 }.encode();
         let mut attacked = Self { net, end, peer_qpn: peer.qpn, attacker, memory, next: 0 };
         attacked.write(&Header { length: hello.len() as u32, ..Header::new(Opcode::Hello) }.encode());
         attacked.write(&hello);
@@ -380,7 +380,7 @@ fn write_brief(memory: &File, next: u64, brief: Brief, payload: &[u8]) -> u64 {
     chunk(bytes.len())
 }
 
-/// What a chunk of so many bytes takes of a ring.
+/// The bytes of a ring that a chunk of so many bytes takes.
 fn chunk(bytes: usize) -> u64 {
     (8 + bytes as u64).next_multiple_of(32)
 }
@@ -388,7 +388,7 @@ fn chunk(bytes: usize) -> u64 {
 const FIRST: u64 = 0x00ff_fff0;
 
 #[test]
-fn a_neighbour_that_lies_in_brief_loses_its_link() {
+fn a_malformed_brief_header_ends_the_link() {
     let mut honest = Attacked::new();
     assert_eq!(honest.says_brief(honest.send(FIRST).brief(), b"brief"), None);
     assert_eq!(honest.end.poll_receives(&mut honest.net)[0].byte_len, 5);
@@ -408,7 +408,7 @@ fn a_neighbour_that_lies_in_brief_loses_its_link() {
 }
 
 #[test]
-fn nothing_is_brief_in_the_middle_of_a_frame() {
+fn a_brief_header_in_the_middle_of_a_frame_is_refused() {
     let mut attacked = Attacked::new();
     let begun = Header { length: 8, total: 8, ..attacked.send(FIRST) };
     attacked.write(&begun.encode()[..HEADER - 1]);
@@ -418,7 +418,7 @@ fn nothing_is_brief_in_the_middle_of_a_frame() {
 }
 
 #[test]
-fn a_neighbour_that_lies_loses_its_link() {
+fn a_malformed_fast_path_frame_ends_the_link() {
     for header in [
         Header { msn: FIRST + 1, ..Header::new(Opcode::Ack) },
         Header { msn: FIRST, flags: flag::ACKNOWLEDGES, va: FIRST + 1, ..Header::new(Opcode::Send) },
@@ -459,13 +459,13 @@ fn a_neighbour_reaches_nothing_but_its_own_receives() {
 
 /// Has messages arrive while the device looks for them, and says why the link has ended, if it has.
 fn lost_while_messages_arrive() -> Option<LinkLoss> {
-    /// So many acknowledgements have room, which nobody reads.
+    /// There is room for so many unread acknowledgements.
     const MESSAGES: u64 = 15_000;
     const AHEAD: u64 = 12;
     let mut honest = Attacked::new();
     let (memory, taken) = (honest.memory.try_clone().unwrap(), AtomicU64::new(0));
     let (mut next, first) = (honest.next, honest.send(FIRST));
-    // What has a list of places goes the long way.
+    // A scatter list takes the general path.
     let places = [honest.end.sge(0, 1), honest.end.sge(1, 1)];
     (0..AHEAD).for_each(|wr_id| honest.end.receive(&mut honest.net, wr_id, &places));
     std::thread::scope(|scope| {

@@ -124,7 +124,7 @@ fn post(net: &mut Net, from: &End, wr_id: u64, op: SendOp, sges: &[Sge], srq_num
 }
 
 #[test]
-fn each_message_is_received_where_it_names() {
+fn each_message_is_received_in_the_queue_that_it_names() {
     each(|net, a, b| {
         for wr_id in 0..6 {
             b.receive(net, 0, wr_id, &[b.sge(1000 * wr_id as usize, 1000)]);
@@ -174,7 +174,7 @@ fn all_operations_work_in_the_domain_of_the_queue() {
 }
 
 #[test]
-fn an_empty_queue_is_waited_for_and_a_wrong_one_is_an_error() {
+fn an_empty_srq_delays_and_a_wrong_one_fails() {
     each(|net, a, b| {
         post(net, &a, 1, SendOp::Send, &[a.sge(0, 8)], b.queues[0].number);
         for _ in 0..10 {
@@ -190,7 +190,7 @@ fn an_empty_queue_is_waited_for_and_a_wrong_one_is_an_error() {
 }
 
 #[test]
-fn a_target_whose_queue_is_destroyed_amid_a_message_tells_that_it_fails() {
+fn a_target_whose_srq_is_destroyed_during_a_message_reports_an_error() {
     for sends in [false, true] {
         let mut net = Net::new(2, Policy::Stable, Medium::Pipe, 5);
         let (a, b) = connected(&mut net);
@@ -291,7 +291,7 @@ fn queues_made_while_the_link_is_up_are_found() {
 }
 
 #[test]
-fn noise_ends_links_not_devices() {
+fn random_bytes_end_the_link_but_not_the_device() {
     for policy in Policy::ALL {
         let net = &mut Net::new(2, policy, Medium::Pipe, 3);
         let (mut a, mut b) = connected(net);
@@ -332,7 +332,7 @@ fn noise_ends_links_not_devices() {
 }
 
 #[test]
-fn what_is_in_use_stays() {
+fn objects_in_use_cannot_be_destroyed() {
     let net = &mut Net::new(2, Policy::Stable, Medium::Pipe, 5);
     let (a, b) = connected(net);
     b.receive(net, 0, 1, &[]);

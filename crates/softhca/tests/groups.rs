@@ -107,7 +107,7 @@ fn members_have_room_among_very_many_peers() {
 }
 
 #[test]
-fn a_member_without_a_receive_holds_up_nobody() {
+fn a_member_without_a_receive_blocks_no_other() {
     let net = &mut Net::new(2, Policy::Stable, Medium::Shm, 5);
     let (a, b, idle) = (ready(net, 0), ready(net, 1), ready(net, 1));
     for end in [&b, &idle] {
@@ -123,7 +123,7 @@ fn a_member_without_a_receive_holds_up_nobody() {
 }
 
 #[test]
-fn what_is_known_is_asked_for_again_and_stays_in_use_meanwhile() {
+fn known_members_stay_in_use_while_they_are_refreshed() {
     let net = &mut Net::new(2, Policy::Stable, Medium::Shm, 5);
     let (a, b) = (ready(net, 0), ready(net, 1));
     net.device(1).attach_group(b.qp, GROUP).unwrap();
@@ -146,7 +146,7 @@ fn what_is_known_is_asked_for_again_and_stays_in_use_meanwhile() {
 }
 
 #[test]
-fn a_group_of_which_nothing_is_heard_gets_nothing() {
+fn a_group_with_unknown_members_gets_nothing() {
     let net = &mut Net::new(1, Policy::Stable, Medium::Shm, 5);
     let a = ready(net, 0);
     let ah = group_handle(net, &a);

@@ -20,8 +20,8 @@ fn noise_was_noticed(net: &Net) -> bool {
     lost.any(|event| matches!(event, Event::LinkLost { reason: LinkLoss::Violation(_), .. }))
 }
 
-/// Traffic on a link whose bytes are changed here and there, for a while and until that is noticed: most changes are of what only
-/// the application can tell.
+/// Traffic on a link with random changes of bytes, for a while and until one is noticed: most changes are noticed
+/// only by the application.
 fn noisy(policy: Policy, seed: u64) {
     let net = &mut Net::new(2, policy, Medium::Pipe, seed);
     let mut plan = Plan { memory: 1 << 20, ..Plan::default() };
@@ -66,7 +66,7 @@ fn noisy(policy: Policy, seed: u64) {
 }
 
 #[test]
-fn noise_ends_links_not_devices() {
+fn random_bytes_end_the_link_but_not_the_device() {
     for policy in Policy::ALL {
         for seed in 0..2 {
             noisy(policy, seed);
@@ -74,7 +74,7 @@ fn noise_ends_links_not_devices() {
     }
 }
 
-/// A device with a connected queue pair, whose peer says what the test says.
+/// A device with a connected queue pair, whose peer sends the test's frames.
 struct Victim {
     net: Net,
     end: End,
@@ -122,16 +122,16 @@ impl Victim {
 }
 
 fn hello(net: &Net) -> Vec<u8> {
-    Hello { process: net.nodes[1].id, fabric: FABRIC, epoch: Epoch(0), life: 9 }.encode().to_vec()
+    Hello { process: net.nodes[1].id, fabric: FABRIC, epoch: Epoch(0), incarnation: 9 }.encode().to_vec()
 }
 
 fn frame(header: &Header, payload: &[u8]) -> Vec<u8> {
     [&header.encode()[..], payload].concat()
 }
 
-/// As one does whose peer was restored from a checkpoint.
+/// As a device whose peer was restored from a checkpoint sends it.
 #[test]
-fn who_has_had_more_than_was_sent_says_so_once() {
+fn an_acknowledgement_of_unsent_datagrams_is_accepted_only_as_the_first_on_a_link() {
     let mut victim = Victim::new();
     let expects = |msn| Header { msn, ..Header::new(Opcode::DatagramAck) };
     assert_eq!(victim.says(expects(5)), None);
@@ -140,7 +140,7 @@ fn who_has_had_more_than_was_sent_says_so_once() {
 }
 
 #[test]
-fn what_no_device_says_ends_the_link() {
+fn protocol_violations_end_the_link() {
     let msn = 0x00ff_fff0;
     let violations = [
         Header { msn: msn + 1, ..Header::new(Opcode::Ack) },
@@ -166,7 +166,7 @@ fn what_no_device_says_ends_the_link() {
 
 /// What may be said of the queue pair as it was before is ignored, until it has executed something.
 #[test]
-fn what_is_said_amid_a_connection_ends_the_link_but_at_its_begin() {
+fn segments_without_a_start_are_dropped_at_the_first_message_and_end_the_link_later() {
     let (first, mut victim) = (0x00ff_fff0, Victim::new());
     let rest = |msn| Header { msn, length: 5, offset: 5, total: 20, ..Header::new(Opcode::Send) };
     assert_eq!(victim.says(rest(first)), None);
@@ -175,9 +175,9 @@ fn what_is_said_amid_a_connection_ends_the_link_but_at_its_begin() {
     assert!(matches!(lost, Some(LinkLoss::Violation(_))), "{lost:?}");
 }
 
-/// What the peer had refused when it was not ready may be read when it has executed it, the second time.
+/// An answer that was refused when the queue pair was not ready may be executed the second time.
 #[test]
-fn the_answer_to_a_query_that_was_gone_back_to_is_taken() {
+fn the_answer_to_a_retransmitted_query_is_accepted() {
     let (first, mut victim) = (0x00ff_fff0, Victim::new());
     let Victim { net, end, peer } = &mut victim;
     let target = SendOp::Read { va: peer.va(0), rkey: peer.key };
@@ -201,7 +201,7 @@ fn the_answer_to_a_query_that_was_gone_back_to_is_taken() {
 
 /// It was not ready for the second one first, and for the first one when that came: it expects both.
 #[test]
-fn a_refusal_in_a_pause_is_heard() {
+fn a_nak_during_a_pause_is_handled() {
     let (first, mut victim) = (0x00ff_fff0, Victim::new());
     for wr_id in 0..2 {
         victim.end.post(&mut victim.net, wr_id, SendOp::Send, &[victim.end.sge(0, 8)]);
@@ -219,7 +219,7 @@ fn a_refusal_in_a_pause_is_heard() {
 }
 
 #[test]
-fn a_long_answer_goes_on_when_its_query_is_gone_back_to() {
+fn a_long_answer_continues_when_its_query_is_retransmitted() {
     let first = 0x00ff_fff0;
     let mut victim = Victim::of(&Plan { memory: 1 << 20, ..Plan::default() });
     let Victim { net, end, peer } = &mut victim;
@@ -245,9 +245,9 @@ fn a_long_answer_goes_on_when_its_query_is_gone_back_to() {
     assert_eq!(statuses(&victim.end.poll_sends(&mut victim.net)), [WcStatus::Success; 2]);
 }
 
-/// Its peer has begun anew amid the answer, and executes the query again.
+/// The peer has a new incarnation in the middle of the answer, and executes the query again.
 #[test]
-fn an_answer_may_begin_anew() {
+fn an_answer_may_restart() {
     let mut victim = Victim::of(&Plan { memory: 1 << 20, ..Plan::default() });
     let Victim { net, end, peer } = &mut victim;
     let total = 2 * MAX_SEGMENT;
@@ -264,7 +264,7 @@ fn an_answer_may_begin_anew() {
 }
 
 #[test]
-fn a_query_that_is_said_again_over_its_link_is_answered_once() {
+fn a_query_repeated_on_the_same_link_is_answered_once() {
     let mut beset = Beset::new(&Plan::default());
     let (dst_qpn, src_qpn) = (beset.end.qpn, beset.peer.qpn);
     let (va, rkey) = (beset.end.va(0), beset.end.key);
@@ -276,7 +276,7 @@ fn a_query_that_is_said_again_over_its_link_is_answered_once() {
 }
 
 #[test]
-fn a_query_that_is_said_again_amid_its_answer_is_answered_once() {
+fn a_query_repeated_during_its_answer_is_answered_once() {
     let mut plan = Plan { memory: 1 << 20, ..Plan::default() };
     plan.attr.max_dest_rd_atomic = 1;
     let mut beset = Beset::new(&plan);
@@ -295,7 +295,7 @@ fn a_query_that_is_said_again_amid_its_answer_is_answered_once() {
 }
 
 #[test]
-fn what_concerns_nobody_is_ignored() {
+fn frames_for_unknown_queue_pairs_are_ignored() {
     let msn = 0x00ff_fff0;
     for header in [
         Header { msn: 3, ..Header::new(Opcode::Ack) },
@@ -311,7 +311,7 @@ fn what_concerns_nobody_is_ignored() {
 #[test]
 fn a_peer_that_only_asks_does_not_fill_memory() {
     let mut victim = Victim::new();
-    // Requests to nobody, each of which is answered; the answers are never read.
+    // Requests to an unknown queue pair, each of which is answered; the answers are never read.
     let request = Header { dst_qpn: 9, length: 1, total: 1, ..Header::new(Opcode::Send) };
     let flood = frame(&request, &[0]).repeat(20_000);
     for _ in 0..5 {
@@ -341,7 +341,7 @@ fn a_peer_that_ignores_the_limit_of_datagrams_does_not_fill_memory() {
 }
 
 #[test]
-fn anothers_queue_pair_cannot_be_touched() {
+fn a_queue_pair_of_another_peer_cannot_be_used() {
     let mut victim = Victim::new();
     let (third, _) = pair(&mut victim.net, 0, 0, &Plan::default());
     let msn = 0x00ff_fff0;
@@ -352,16 +352,16 @@ fn anothers_queue_pair_cannot_be_touched() {
 }
 
 #[test]
-fn a_datagram_of_another_process_is_no_datagram() {
+fn a_datagram_with_a_foreign_source_ends_the_link() {
     let mut victim = Victim::new();
     let forged =
         Header { src_qpn: victim.net.nodes[0].id.qpn(1) | 0x7f_0000, ..Header::new(Opcode::Datagram) };
     let lost = victim.hear(&frame(&Header { dst_qpn: victim.end.qpn, ..forged }, &[]));
-    assert_eq!(lost, Some(LinkLoss::Violation("a datagram of somebody else's queue pair")));
+    assert_eq!(lost, Some(LinkLoss::Violation("a datagram from a queue pair of another process")));
 }
 
 #[test]
-fn a_peer_that_takes_no_datagrams_holds_up_nobody_for_long() {
+fn a_peer_that_takes_no_datagrams_blocks_others_only_briefly() {
     let mut victim = Victim::new();
     let net = &mut victim.net;
     let ends = [0, 0].map(|node| ready_for_datagrams(net, node));
@@ -410,7 +410,7 @@ fn ready_for_datagrams(net: &mut Net, node: usize) -> End {
 }
 
 #[test]
-fn an_unreliable_connection_goes_on_after_a_refusal_of_what_was_not_sent() {
+fn an_unreliable_connection_survives_a_nak_for_an_unsent_message() {
     let mut victim = Victim::of(&Plan { kind: QpKind::Uc, ..Plan::default() });
     let msn = 0x00ff_fff0;
     assert_eq!(
@@ -426,7 +426,7 @@ fn an_unreliable_connection_goes_on_after_a_refusal_of_what_was_not_sent() {
     assert!(said >= HEADER + 8, "the message has left");
 }
 
-/// A device whose neighbour says, and does with the memory that they share, what the test wants.
+/// A device whose neighbour sends frames, and changes the shared memory, as the test wants.
 struct Beset {
     net: Net,
     end: End,
@@ -465,7 +465,7 @@ impl Beset {
         assert_eq!(unsafe { self.stream.write(&[vector]) }.unwrap(), bytes.len());
     }
 
-    /// Lets the device run, and hears what it says. True if the link is still there.
+    /// Runs the device, and reads its frames. True if the link is still there.
     fn progress(&mut self) -> bool {
         for _ in 0..100 {
             self.net.nodes[0].device.progress(self.net.now);
@@ -517,7 +517,7 @@ fn pages(access: Access) -> Plan {
 }
 
 #[test]
-fn memory_that_peers_may_not_touch_is_not_handed_out() {
+fn memory_without_remote_rights_is_not_exported() {
     let mut beset = Beset::new(&pages(EVERYTHING));
     beset.ask_for_window();
     // Without the privilege to turn pages nothing is handed out at all.
@@ -528,11 +528,11 @@ fn memory_that_peers_may_not_touch_is_not_handed_out() {
 }
 
 #[test]
-fn who_has_stayed_inside_a_gate_gets_no_more_windows() {
+fn a_peer_that_stayed_inside_a_gate_gets_no_more_direct_mappings() {
     let mut beset = Beset::new(&pages(EVERYTHING));
     beset.ask_for_window();
     if beset.count(Opcode::Export) == 0 {
-        return eprintln!("skipped: no privilege for userfaultfd");
+        return test_support::skip("no privilege for userfaultfd");
     }
     /// Where the count of visitors of the lower end's gate is.
     const INSIDE: u64 = 2 * 1024 + 128;
@@ -547,11 +547,11 @@ fn who_has_stayed_inside_a_gate_gets_no_more_windows() {
 }
 
 #[test]
-fn a_neighbour_that_asks_for_windows_and_does_not_listen_does_not_fill_memory() {
+fn unread_answers_to_mapping_requests_do_not_fill_memory() {
     let mut beset = Beset::new(&pages(EVERYTHING));
     beset.ask_for_window();
     if beset.count(Opcode::Export) == 0 {
-        return eprintln!("skipped: no privilege for userfaultfd");
+        return test_support::skip("no privilege for userfaultfd");
     }
     let request = Header { rkey: beset.end.key, imm: 1, ..Header::new(Opcode::MapRequest) };
     let (dst_qpn, src_qpn) = (beset.end.qpn, beset.peer.qpn);
@@ -588,7 +588,7 @@ fn a_neighbour_that_wakes_for_nothing_does_not_keep_its_neighbour_awake() {
 }
 
 #[test]
-fn a_neighbour_that_changes_the_flags_of_its_descriptors_stops_nobody() {
+fn a_neighbour_that_makes_descriptors_blocking_stops_no_other() {
     let mut beset = Beset::new(&Plan::default());
     for descriptor in &beset.descriptors {
         // SAFETY: no memory is passed.
@@ -651,9 +651,9 @@ fn mapped() -> u64 {
     statm.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096
 }
 
-/// Short messages whose headers change while they are read: what was checked is what is done.
+/// Short messages whose headers change while they are read: the checked values are the executed ones.
 #[test]
-fn a_message_that_changes_while_it_is_read_stays_in_its_place() {
+fn a_message_that_changes_while_it_is_read_stays_in_bounds() {
     const LINE: usize = 64;
     let mut beset = Beset::new(&Plan::default());
     let (dst_qpn, src_qpn) = (beset.end.qpn, beset.peer.qpn);

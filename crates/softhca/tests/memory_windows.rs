@@ -77,7 +77,7 @@ fn a_window_of_type_one_opens_a_part_of_a_region_to_its_domain() {
 }
 
 #[test]
-fn an_old_key_opens_nothing() {
+fn a_stale_window_key_is_refused() {
     each(|net, a, b| {
         let (_, first) = window(net, &b, WindowKind::One);
         for key in [first + 1, first + 2] {
@@ -88,7 +88,7 @@ fn an_old_key_opens_nothing() {
 }
 
 #[test]
-fn range_and_rights_are_the_windows_own() {
+fn a_window_has_its_own_range_and_rights() {
     for (va, access, length) in [(1000, Access::REMOTE_READ, 8), (999, READ_WRITE, 8), (1093, READ_WRITE, 8)]
     {
         each(|net, a, b| {
@@ -100,7 +100,7 @@ fn range_and_rights_are_the_windows_own() {
 }
 
 #[test]
-fn a_window_of_type_two_may_be_called_from_zero_on_and_is_invalidated_by_its_user() {
+fn a_window_of_type_two_may_be_zero_based_and_is_invalidated_by_its_user() {
     each(|net, a, b| {
         let (_, first) = window(net, &b, WindowKind::Two);
         for round in 1..5 {
@@ -127,7 +127,7 @@ fn a_window_of_type_two_may_be_called_from_zero_on_and_is_invalidated_by_its_use
 
 /// The second end has so much to say that acknowledgements leave before the refusal.
 #[test]
-fn a_send_whose_window_is_invalidated_amid_it_fails() {
+fn a_send_fails_when_its_window_is_invalidated_during_it() {
     /// More than leave with one write.
     const OTHERS: usize = 20;
     const LENGTH: usize = 1 << 20;
@@ -189,7 +189,7 @@ fn sibling(net: &mut Net, of: &End) -> End {
 }
 
 #[test]
-fn what_may_not_be_bound_fails_its_queue_pair() {
+fn an_invalid_binding_fails_its_queue_pair() {
     type Mistake = fn(&End, u32) -> (WindowKind, Binding);
     let mistakes: [Mistake; 7] = [
         |end, key| (WindowKind::One, Binding { lkey: end.key ^ 1, ..binding(end, key, READ_WRITE) }),
@@ -233,7 +233,7 @@ fn a_region_must_allow_windows_and_what_they_allow() {
 }
 
 #[test]
-fn a_windows_key_is_no_local_key() {
+fn a_window_key_is_not_a_local_key() {
     each(|net, _, b| {
         let (_, first) = window(net, &b, WindowKind::One);
         assert_eq!(bind(net, &b, binding(&b, first + 1, READ_WRITE)), WcStatus::Success);
@@ -245,11 +245,11 @@ fn a_windows_key_is_no_local_key() {
 }
 
 #[test]
-fn local_work_waits_for_what_was_posted_before_it_and_holds_back_what_comes_after() {
+fn local_operations_keep_the_order_of_the_send_queue() {
     each(|net, a, b| {
         let (_, first) = window(net, &b, WindowKind::Two);
         b.memory.store(0, &pattern(8, 2000));
-        // Nobody receives the first message yet.
+        // No receive is posted for the first message yet.
         b.post(net, 1, SendOp::Send, &[b.sge(0, 2000)]);
         b.post(net, 2, SendOp::Bind(binding(&b, first, READ_WRITE)), &[]);
         b.post(net, 3, SendOp::Send, &[b.sge(0, 10)]);
@@ -278,7 +278,7 @@ fn windows_survive_moves() {
             net.settle();
             expect_written(net, &a, &b, b.va(1000), first, round as u64);
         }
-        // What is posted in a move, and needs no peer, is done after it.
+        // Local work that is posted in a move is done after it.
         net.suspend(1);
         b.post(net, 1, SendOp::LocalInvalidate(first), &[]);
         assert!(b.poll_sends(net).is_empty());
@@ -289,7 +289,7 @@ fn windows_survive_moves() {
 }
 
 #[test]
-fn what_an_unreliable_connection_gives_up_does_not_take_bindings_with_it() {
+fn an_unreliable_connection_keeps_bindings_when_it_drops_messages() {
     let net = &mut Net::new(2, Policy::Stable, Medium::Pipe, 5);
     let (_, b) = pair(net, 0, 1, &Plan { kind: QpKind::Uc, ..plan() });
     net.nodes[0].gone = true;

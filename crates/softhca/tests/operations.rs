@@ -99,7 +99,7 @@ fn short_requests_leave_together() {
 }
 
 #[test]
-fn who_posts_much_takes_in_what_has_arrived_from_all() {
+fn posting_in_a_loop_drives_all_links() {
     let net = &mut Net::new(3, Policy::Random, Medium::Tcp, 12);
     let plan = Plan { memory: 100_000, ..Plan::default() };
     let ((a, b), (c, d)) = (pair(net, 0, 1, &plan), pair(net, 2, 0, &plan));
@@ -140,7 +140,7 @@ fn who_posts_much_takes_in_what_has_arrived_from_all() {
 }
 
 #[test]
-fn who_begins_to_wait_when_a_wait_is_over_is_told_until_when() {
+fn a_wait_that_starts_as_another_ends_has_a_deadline() {
     let net = &mut Net::new(2, Policy::Random, Medium::Tcp, 13);
     let attr = QpAttr { timeout: 14, retry_count: 3, ..Plan::default().attr };
     let plan = Plan { attr, ..Plan::default() };
@@ -218,7 +218,7 @@ fn large_messages_and_zero_length_ones() {
 
 /// A program may watch any word of a short message, and the last one of a long one.
 #[test]
-fn words_come_whole_however_a_stream_cuts_them() {
+fn words_arrive_atomically_at_any_stream_boundary() {
     let mut net = Net::new(2, Policy::Random, Medium::Pipe, 9);
     let (a, b) = pair(&mut net, 0, 1, &Plan { memory: 1 << 16, ..Plan::default() });
     for round in 0..200u8 {
@@ -450,7 +450,7 @@ fn a_peer_that_expects_another_number_exceeds_retries() {
 
 /// Its peer has executed messages of the same numbers, which were others.
 #[test]
-fn who_begins_anew_alone_with_numbers_that_were_used_exceeds_retries() {
+fn a_new_incarnation_that_reuses_numbers_exceeds_retries() {
     everywhere(|net| {
         let ops: [fn(&End) -> SendOp; 4] = [
             |_| SendOp::Send,
@@ -471,7 +471,7 @@ fn who_begins_anew_alone_with_numbers_that_were_used_exceeds_retries() {
                     net.step();
                 }
             }
-            begin_anew(net, &a, &b, &Plan::default(), 0x00ff_fff0);
+            start_new_incarnation(net, &a, &b, &Plan::default(), 0x00ff_fff0);
             b.receive(net, 1, &[b.sge(64, 8)]);
             let sges = [a.sge(0, 8)];
             let op = op(&b);
@@ -482,7 +482,7 @@ fn who_begins_anew_alone_with_numbers_that_were_used_exceeds_retries() {
 
 /// More than its peer has executed, so that some are what that expects.
 #[test]
-fn nothing_of_who_begins_anew_alone_with_numbers_that_were_used_is_done() {
+fn a_new_incarnation_that_reuses_numbers_executes_nothing() {
     everywhere(|net| {
         let (a, b) = pair(net, 0, 1, &Plan::default());
         let (va, rkey) = (b.va(0), b.key);
@@ -491,7 +491,7 @@ fn nothing_of_who_begins_anew_alone_with_numbers_that_were_used_is_done() {
         }
         net.settle();
         assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success; 4]);
-        begin_anew(net, &a, &b, &Plan::default(), 0x00ff_fff0);
+        start_new_incarnation(net, &a, &b, &Plan::default(), 0x00ff_fff0);
         for wr_id in 0..4 {
             b.receive(net, wr_id, &[b.sge(64, 8)]);
             for op in [SendOp::Send, SendOp::Read { va, rkey }, SendOp::FetchAdd { va, rkey, add: 1 }] {
@@ -508,7 +508,7 @@ fn nothing_of_who_begins_anew_alone_with_numbers_that_were_used_is_done() {
 
 /// Its peer has executed as many in the life before as are in flight in this.
 #[test]
-fn who_begins_anew_alone_is_not_told_of_what_was_executed_before() {
+fn a_new_incarnation_gets_no_acknowledgement_for_its_previous_one() {
     for has_link in [true, false] {
         everywhere(|net| {
             let (a, b) = pair(net, 0, 1, &Plan::default());
@@ -525,7 +525,7 @@ fn who_begins_anew_alone_is_not_told_of_what_was_executed_before() {
             assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success; 4]);
             let moved = (!has_link).then(|| net.suspend(1));
             wait(net);
-            begin_anew(net, &a, &b, &Plan::default(), 0x00ff_fff0);
+            start_new_incarnation(net, &a, &b, &Plan::default(), 0x00ff_fff0);
             for wr_id in 0..5 {
                 let op = [SendOp::Write { va: b.va(8), rkey: b.key }, add][wr_id as usize % 2];
                 a.post(net, wr_id, op, &[a.sge(0, 8)]);
@@ -546,7 +546,7 @@ fn who_begins_anew_alone_is_not_told_of_what_was_executed_before() {
 }
 
 #[test]
-fn who_begins_anew_before_its_peer_is_heard_when_that_does() {
+fn a_new_incarnation_is_served_once_its_peer_has_one_too() {
     // The first would follow what was refused.
     for numbers in [&[0x00ff_fff1][..], &[0x100], &[0x100, 0x200, 0x300]] {
         everywhere(|net| {
@@ -560,11 +560,11 @@ fn who_begins_anew_before_its_peer_is_heard_when_that_does() {
             };
             for psn in numbers {
                 wait(net);
-                begin_anew(net, &a, &b, &Plan::default(), *psn);
+                start_new_incarnation(net, &a, &b, &Plan::default(), *psn);
                 a.post(net, 2, SendOp::Send, &[a.sge(0, 8)]);
             }
             wait(net);
-            begin_anew(net, &b, &a, &Plan::default(), numbers[numbers.len() - 1]);
+            start_new_incarnation(net, &b, &a, &Plan::default(), numbers[numbers.len() - 1]);
             b.receive(net, 1, &[b.sge(0, 8)]);
             net.settle();
             assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success]);
@@ -589,7 +589,7 @@ fn misnumbered(net: &mut Net, expected: u32) -> (End, End) {
 }
 
 #[test]
-fn a_peer_that_expects_another_number_stops_no_other_queue_pair_in_a_move() {
+fn a_mismatched_peer_stops_no_other_queue_pair_in_a_move() {
     everywhere(|net| {
         let (a, b) = pair(net, 0, 1, &Plan::default());
         let (c, d) = misnumbered(net, 0x00ff_fff3);
@@ -611,7 +611,7 @@ fn a_peer_that_expects_another_number_stops_no_other_queue_pair_in_a_move() {
 
 /// Its peer takes what comes first for what it has executed already, as hardware does; nothing waits for ever.
 #[test]
-fn a_peer_that_expects_a_number_amid_what_is_posted_answers_all() {
+fn a_peer_that_expects_a_later_number_answers_all_requests() {
     everywhere(|net| {
         let target = |d: &End| (d.va(0), d.key);
         let ops: [fn((u64, u32)) -> SendOp; 4] = [
@@ -632,9 +632,9 @@ fn a_peer_that_expects_a_number_amid_what_is_posted_answers_all() {
     });
 }
 
-/// Both ends begin anew, with other numbers, while the first still hears what the second said before.
+/// Both ends get new incarnations, with other numbers, while the first still reads the second's earlier frames.
 #[test]
-fn what_was_said_before_both_ends_began_anew_does_not_stop_them() {
+fn messages_of_previous_incarnations_do_not_stop_new_ones() {
     everywhere(|net| {
         let (c, d) = misnumbered(net, 0x00ff_fff3);
         c.post(net, 1, SendOp::Write { va: d.va(0), rkey: d.key }, &[c.sge(0, 8)]);
@@ -678,7 +678,7 @@ fn a_peer_that_is_not_ready_or_gone_exceeds_retries() {
 }
 
 #[test]
-fn a_late_peer_is_waited_for() {
+fn requests_wait_for_a_late_peer() {
     everywhere(|net| {
         let plan = Plan::default();
         let (a, b) = (open(net, 0, &plan), open(net, 1, &plan));
@@ -700,7 +700,7 @@ fn a_late_peer_is_waited_for() {
 }
 
 #[test]
-fn an_unreachable_peer_is_waited_for_a_minute_a_moving_one_for_ever() {
+fn requests_wait_a_minute_for_an_unreachable_peer_and_without_limit_for_a_moving_one() {
     let net = &mut Net::new(2, Policy::Stable, Medium::Pipe, 1);
     let (a, b) = pair(net, 0, 1, &Plan::default());
     net.suspend(1);
@@ -756,9 +756,9 @@ fn a_reset_connection_can_be_made_again() {
     });
 }
 
-/// What the first life said is heard in the second one: nothing of it may be done or believed.
+/// Frames of the first incarnation arrive in the second one, which drops them all.
 #[test]
-fn an_earlier_life_is_over() {
+fn messages_of_the_previous_incarnation_are_dropped() {
     for kind in [QpKind::Rc, QpKind::Uc] {
         everywhere(|net| {
             let plan = Plan { kind, ..Plan::default() };
@@ -802,7 +802,7 @@ fn an_earlier_life_is_over() {
 
 /// One end knows later than the other that nothing of an earlier life comes any more.
 #[test]
-fn no_message_is_lost_or_waits_where_lives_meet() {
+fn no_message_is_lost_or_delayed_at_a_change_of_incarnation() {
     for kind in [QpKind::Rc, QpKind::Uc] {
         for steps in 0..6 {
             everywhere(|net| {
@@ -843,7 +843,7 @@ fn no_message_is_lost_or_waits_where_lives_meet() {
 
 /// The second end owes acknowledgements and answers to a life that is over.
 #[test]
-fn what_is_owed_to_an_earlier_life_is_not_given_to_the_next() {
+fn acknowledgements_for_the_previous_incarnation_do_not_reach_the_next() {
     for op in [0, 1, 2] {
         everywhere(|net| {
             let (a, b) = pair(net, 0, 1, &Plan::default());
@@ -856,7 +856,7 @@ fn what_is_owed_to_an_earlier_life_is_not_given_to_the_next() {
                 a.post(net, wr_id, op, &[a.sge(0, 8)]);
             }
             net.nodes[0].device.progress(net.now);
-            begin_anew(net, &a, &b, &Plan::default(), 0x00ff_fff0);
+            start_new_incarnation(net, &a, &b, &Plan::default(), 0x00ff_fff0);
             for wr_id in 0..3 {
                 a.post(net, wr_id, SendOp::Send, &[a.sge(0, 8)]);
             }
@@ -873,7 +873,7 @@ fn what_is_owed_to_an_earlier_life_is_not_given_to_the_next() {
 }
 
 #[test]
-fn a_drained_send_queue_says_so_and_starts_again() {
+fn a_drained_send_queue_raises_an_event_and_starts_again() {
     everywhere(|net| {
         let (a, b) = pair(net, 0, 1, &Plan::default());
         let op = SendOp::Write { va: b.va(0), rkey: b.key };
@@ -893,7 +893,7 @@ fn a_drained_send_queue_says_so_and_starts_again() {
 }
 
 #[test]
-fn a_send_queue_drains_though_its_last_message_is_refused_amid_its_sending() {
+fn a_send_queue_drains_when_its_last_message_is_refused_during_transmission() {
     const LENGTH: usize = 1 << 20;
     everywhere(|net| {
         let (a, b) = pair(net, 0, 1, &Plan { memory: LENGTH, ..Plan::default() });
@@ -945,7 +945,7 @@ fn a_fenced_request_waits_for_reads() {
 }
 
 #[test]
-fn a_shared_receive_queue_serves_all_and_tells_its_limit() {
+fn a_shared_receive_queue_serves_all_and_reports_its_limit() {
     everywhere(|net| {
         let pd = net.device(1).alloc_pd().unwrap();
         let wanted = SrqAttr { max_wr: 10, max_sge: 1, limit: 0 };
@@ -982,7 +982,7 @@ fn a_shared_receive_queue_serves_all_and_tells_its_limit() {
 }
 
 #[test]
-fn a_process_has_any_number_of_peers_in_its_life() {
+fn a_process_can_have_any_number_of_peers_over_time() {
     everywhere(|net| {
         let plan = Plan::default();
         let (a, b) = (open(net, 0, &plan), open(net, 1, &plan));
@@ -1004,7 +1004,7 @@ fn a_process_has_any_number_of_peers_in_its_life() {
 }
 
 #[test]
-fn who_was_one_peer_too_many_gets_a_link_with_the_first_that_comes() {
+fn a_peer_beyond_the_limit_gets_a_link_when_another_is_gone() {
     let mut net = Net::new(2, Policy::Stable, Medium::Pipe, 3);
     let plan = Plan::default();
     let others: Vec<_> = (0..MAX_PEERS as u16).map(|_| open(&mut net, 0, &plan)).collect();
@@ -1019,7 +1019,7 @@ fn who_was_one_peer_too_many_gets_a_link_with_the_first_that_comes() {
         b.post(&mut net, number, SendOp::Write { va: a.va(0), rkey: a.key }, &[b.sge(0, 8)]);
         net.settle();
         assert_eq!(statuses(&b.poll_sends(&mut net)), [WcStatus::Success], "{number}");
-        // What was owed over the old link is owed over the next.
+        // Acknowledgements owed over the old link are sent over the next.
         b.post(&mut net, number, SendOp::Write { va: a.va(0), rkey: a.key }, &[b.sge(0, 8)]);
         net.step();
         net.cut();
@@ -1032,7 +1032,7 @@ fn who_was_one_peer_too_many_gets_a_link_with_the_first_that_comes() {
 }
 
 #[test]
-fn what_waits_to_leave_does_not_leave_for_the_next_peer() {
+fn pending_frames_of_an_evicted_link_do_not_reach_the_next_peer() {
     const MANY: u64 = 16;
     for seed in 0..8 {
         let mut net = Net::new(3, Policy::Stable, Medium::Pipe, seed);
@@ -1065,7 +1065,7 @@ fn what_waits_to_leave_does_not_leave_for_the_next_peer() {
 }
 
 #[test]
-fn peers_that_come_again_are_told_from_forgotten_ones() {
+fn returning_peers_are_told_from_evicted_ones() {
     for medium in Medium::ALL {
         let mut net = Net::new(3, Policy::Stable, medium, 11);
         let plan = Plan::default();
@@ -1163,7 +1163,7 @@ fn limits_and_uses_are_checked() {
 }
 
 #[test]
-fn what_was_completed_can_be_polled_though_the_queue_pair_is_destroyed_but_not_when_it_is_reset() {
+fn completions_survive_destroying_the_queue_pair_but_not_resetting_it() {
     let is_found_after = |end: fn(&mut Net, &End)| {
         let net = &mut Net::new(2, Policy::Stable, Medium::Pipe, 1);
         let (a, b) = pair(net, 0, 1, &Plan::default());
@@ -1192,7 +1192,7 @@ const ENDS: [fn(&mut Net, &End); 3] = [
 ];
 
 #[test]
-fn a_message_whose_queue_pair_ends_half_way_is_given_up() {
+fn a_message_is_dropped_when_its_queue_pair_is_destroyed_half_way() {
     for (medium, end) in Medium::ALL.into_iter().flat_map(|medium| ENDS.map(|end| (medium, end))) {
         for steps in 0..30 {
             let net = &mut Net::new(2, Policy::Stable, medium, steps);
@@ -1218,7 +1218,7 @@ fn a_message_whose_queue_pair_ends_half_way_is_given_up() {
 }
 
 #[test]
-fn what_was_executed_is_acknowledged_though_the_queue_pair_ends() {
+fn executed_messages_are_acknowledged_when_the_queue_pair_is_destroyed() {
     for (medium, end) in Medium::ALL.into_iter().flat_map(|medium| ENDS.map(|end| (medium, end))) {
         let net = &mut Net::new(2, Policy::Stable, medium, 1);
         let (a, b) = pair(net, 0, 1, &Plan::default());
@@ -1237,7 +1237,7 @@ fn what_was_executed_is_acknowledged_though_the_queue_pair_ends() {
 }
 
 #[test]
-fn what_was_executed_before_an_answer_that_is_not_given_is_acknowledged() {
+fn messages_before_an_unsent_answer_are_acknowledged() {
     for (medium, end) in Medium::ALL.into_iter().flat_map(|medium| ENDS.map(|end| (medium, end))) {
         let net = &mut Net::new(2, Policy::Stable, medium, 1);
         let mut plan = Plan { memory: 4 << 20, ..Plan::default() };
@@ -1256,7 +1256,7 @@ fn what_was_executed_before_an_answer_that_is_not_given_is_acknowledged() {
 }
 
 #[test]
-fn what_was_executed_behind_a_failure_is_flushed_too() {
+fn messages_executed_behind_a_failure_are_flushed() {
     for (medium, steps) in
         Medium::ALL.into_iter().flat_map(|medium| (0..30).map(move |steps| (medium, steps)))
     {
@@ -1281,7 +1281,7 @@ fn unmap(memory: &Memory) {
 }
 
 #[test]
-fn registered_memory_that_is_gone_is_an_error_and_no_hang() {
+fn unmapped_registered_memory_is_an_error_and_no_hang() {
     let memory = 1 << 20;
     for owner in 0..2 {
         let net = &mut Net::new(2, Policy::Stable, Medium::Tcp, 1);
@@ -1307,7 +1307,7 @@ fn registered_memory_that_is_gone_is_an_error_and_no_hang() {
 
 /// Its peer has executed all that was sent, and cannot answer.
 #[test]
-fn a_query_whose_answer_is_no_memory_any_more_fails() {
+fn a_read_of_unmapped_memory_fails() {
     let net = &mut Net::new(2, Policy::Stable, Medium::Tcp, 1);
     let (a, b) = pair(net, 0, 1, &Plan { memory: 1 << 20, whole_pages: true, ..Plan::default() });
     unmap(&b.memory);
@@ -1317,7 +1317,7 @@ fn a_query_whose_answer_is_no_memory_any_more_fails() {
 }
 
 #[test]
-fn what_a_peer_said_before_it_ended_counts() {
+fn frames_sent_before_a_peer_ended_are_handled() {
     let net = &mut Net::new(2, Policy::Stable, Medium::Pipe, 7);
     let (a, b) = pair(net, 0, 1, &Plan::default());
     b.receive(net, 0, &[b.sge(0, 100)]);

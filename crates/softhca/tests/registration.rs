@@ -31,7 +31,7 @@ fn write(net: &mut Net, a: &End, b: &End, va: u64) -> WcStatus {
 }
 
 #[test]
-fn a_region_goes_on_elsewhere_under_its_key() {
+fn a_reregistered_region_keeps_its_key() {
     each(|net, a, b| {
         assert_eq!(write(net, &a, &b, b.va(0)), WcStatus::Success);
         let other = Memory::new(4096);
@@ -65,7 +65,7 @@ fn rights_and_domain_change() {
 }
 
 #[test]
-fn what_cannot_be_leaves_the_region_as_it_was() {
+fn a_failed_reregistration_leaves_the_region_unchanged() {
     each(|net, a, b| {
         for change in [
             Rereg { translation: Some((u64::MAX - 10, 100)), ..Rereg::default() },
@@ -118,7 +118,7 @@ fn a_message_may_be_longer_than_any_piece_of_a_null_region() {
 }
 
 #[test]
-fn a_null_region_is_no_peers() {
+fn a_null_region_grants_no_remote_access() {
     each(|net, a, b| {
         let (_, nothing) = net.device(1).alloc_null_mr(b.pd).unwrap();
         a.post(net, 1, SendOp::Write { va: 0, rkey: nothing.lkey }, &[a.sge(0, 8)]);
@@ -155,7 +155,7 @@ fn a_write_with_immediate_data_whose_memory_goes_away_takes_its_receive_with_it(
 }
 
 #[test]
-fn completions_are_stamped_where_it_is_asked_for() {
+fn completions_carry_timestamps_on_request() {
     static NOW: AtomicU64 = AtomicU64::new(41);
     fn clock() -> u64 {
         NOW.fetch_add(1, Ordering::Relaxed) + 1

@@ -66,7 +66,7 @@ fn assert_refused(net: &mut Net, from: &End, to: &End, status: WcStatus) {
 }
 
 #[test]
-fn writes_and_reads_need_nothing_of_the_target() {
+fn writes_and_reads_do_not_involve_the_target() {
     for policy in Policy::ALL {
         let net = &mut neighbours(policy);
         let (a, b) = acquainted(net);
@@ -80,7 +80,7 @@ fn writes_and_reads_need_nothing_of_the_target() {
 }
 
 #[test]
-fn order_with_what_is_queued_is_kept() {
+fn direct_requests_keep_the_order_of_the_send_queue() {
     let net = &mut neighbours(Policy::Stable);
     let (a, b) = acquainted(net);
     // The SEND waits for a receive; the WRITE behind it must not overtake it.
@@ -95,7 +95,7 @@ fn order_with_what_is_queued_is_kept() {
 }
 
 #[test]
-fn a_long_request_waits_for_what_is_queued_and_then_goes_directly() {
+fn a_long_request_waits_for_queued_ones_and_is_then_direct() {
     for policy in Policy::ALL {
         let net = &mut neighbours(policy);
         let (a, b) = acquainted(net);
@@ -134,7 +134,7 @@ fn a_deregistered_region_is_closed() {
 
 /// As by programs that keep registrations for later, and deregister what is long gone.
 #[test]
-fn what_a_program_maps_in_the_place_of_shared_memory_is_left_alone() {
+fn memory_mapped_over_shared_pages_is_left_alone() {
     const LENGTH: usize = 1 << 20;
     let net = &mut neighbours(Policy::Stable);
     let (_a, b) = acquainted(net);
@@ -155,7 +155,7 @@ fn what_a_program_maps_in_the_place_of_shared_memory_is_left_alone() {
     net.device(1).dereg_mr(b.mr).unwrap();
     assert_eq!(b.memory.load(0, 10), b"still here");
     b.memory.store(LENGTH, b"both");
-    // SAFETY: the second mapping of the same file, which nobody else uses.
+    // SAFETY: the second mapping of the same file, which no other code uses.
     assert_eq!(unsafe { std::slice::from_raw_parts(elsewhere, 4) }, b"both");
     // SAFETY: no memory is touched.
     let unmapped = unsafe { libc::msync(place(2 * LENGTH), LENGTH, libc::MS_ASYNC) } == -1;
@@ -164,14 +164,14 @@ fn what_a_program_maps_in_the_place_of_shared_memory_is_left_alone() {
 
 /// As by programs that keep registrations for later, and register what they have mapped in the same place.
 #[test]
-fn what_is_mapped_and_registered_in_the_place_of_shared_memory_is_what_neighbours_see() {
+fn neighbours_see_memory_registered_over_shared_pages() {
     const LENGTH: usize = 1 << 20;
     let net = &mut neighbours(Policy::Stable);
     let (a, b) = acquainted(net);
     let place = std::ptr::with_exposed_provenance_mut::<libc::c_void>(b.va(LENGTH) as usize);
     let rights = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-    // SAFETY: the test's own memory, of which nobody uses this part.
+    // SAFETY: the test's own memory; no other code uses this part.
     assert_eq!(unsafe { libc::mmap(place, LENGTH, rights, flags, -1, 0) }, place);
     let (start, length) = (b.va(LENGTH), LENGTH as u64);
     // SAFETY: test memory is never unmapped.
@@ -196,13 +196,13 @@ fn what_is_mapped_and_registered_in_the_place_of_shared_memory_is_what_neighbour
 
 /// As by `realloc` of a large block, before it is deregistered.
 #[test]
-fn what_a_program_moves_and_makes_longer_becomes_private_where_it_is() {
+fn memory_that_mremap_moved_and_grew_becomes_private_in_place() {
     const LENGTH: usize = 1 << 20;
     let net = &mut neighbours(Policy::Stable);
     let (_a, b) = acquainted(net);
     b.memory.store(LENGTH, b"head");
     let old = std::ptr::with_exposed_provenance_mut::<libc::c_void>(b.va(LENGTH) as usize);
-    // SAFETY: the test's own memory, of which nobody uses this part by its old address.
+    // SAFETY: the test's own memory; no other code uses this part by its old address.
     let moved = unsafe { libc::mremap(old, LENGTH, 2 * LENGTH, libc::MREMAP_MAYMOVE) };
     assert_ne!(moved, libc::MAP_FAILED);
     net.device(1).dereg_mr(b.mr).unwrap();
@@ -228,7 +228,7 @@ fn what_a_program_moves_and_makes_longer_becomes_private_where_it_is() {
 
 /// As by UCX, which registers a buffer twice, once for its atomics.
 #[test]
-fn memory_that_is_registered_twice_and_asked_for_at_once_is_turned_once() {
+fn memory_registered_twice_is_converted_once() {
     for start in [0, 1 << 20] {
         let net = &mut neighbours(Policy::Stable);
         let (a, b) = pair(net, 0, 1, &plan());
@@ -265,7 +265,7 @@ fn a_failed_queue_pair_is_closed() {
 }
 
 #[test]
-fn one_that_stays_inside_takes_nothing_from_others() {
+fn a_peer_that_stays_inside_blocks_no_other() {
     let net = &mut neighbours(Policy::Stable);
     let (a, b) = acquainted(net);
     let (c, d) = acquaint(net, 2, 1);
@@ -279,7 +279,7 @@ fn one_that_stays_inside_takes_nothing_from_others() {
 }
 
 #[test]
-fn rights_hold_in_windows() {
+fn direct_mappings_enforce_rights() {
     let net = &mut neighbours(Policy::Stable);
     let plan = Plan { mr_access: EVERYTHING - Access::REMOTE_WRITE, ..plan() };
     let (a, b) = pair(net, 0, 1, &plan);
@@ -312,7 +312,7 @@ fn rights_of_neighbours(owner: &End) -> Vec<String> {
 }
 
 #[test]
-fn who_may_write_to_a_part_gets_no_other() {
+fn write_access_to_a_part_exports_only_that_part() {
     let net = &mut neighbours(Policy::Stable);
     let plan = Plan { mr_access: EVERYTHING - Access::REMOTE_WRITE, ..plan() };
     let (a, b) = pair(net, 0, 1, &plan);
@@ -331,9 +331,9 @@ fn who_may_write_to_a_part_gets_no_other() {
     assert!(rights_of_neighbours(&part).iter().all(|rights| rights == "r--s"));
 }
 
-/// Whoever has the descriptor could write, whatever the queue pair says.
+/// A process with the descriptor could write, whatever the queue pair's rights.
 #[test]
-fn a_queue_pair_that_may_do_less_than_the_region_stays_on_the_ring() {
+fn a_queue_pair_with_fewer_rights_than_the_region_stays_on_the_ring() {
     let net = &mut neighbours(Policy::Stable);
     let mut plan = plan();
     plan.attr.access = EVERYTHING - Access::REMOTE_WRITE;
@@ -346,9 +346,9 @@ fn a_queue_pair_that_may_do_less_than_the_region_stays_on_the_ring() {
     assert_eq!(rights_of_neighbours(&b), Vec::<String>::new());
 }
 
-/// Whoever has the descriptor of shared pages has all of them.
+/// A process with the descriptor of shared pages has all of them.
 #[test]
-fn who_has_a_part_is_not_given_the_whole() {
+fn a_peer_with_a_part_of_memory_does_not_get_all_of_it() {
     let net = &mut neighbours(Policy::Stable);
     let (a, b) = acquainted(net);
     let before = rights_of_neighbours(&b);
@@ -363,7 +363,7 @@ fn who_has_a_part_is_not_given_the_whole() {
 }
 
 #[test]
-fn what_another_region_shows_too_is_closed_with_the_first_of_them() {
+fn memory_of_overlapping_regions_is_revoked_with_the_first() {
     let net = &mut neighbours(Policy::Stable);
     let (a, mut b) = acquainted(net);
     let (at, length) = (b.memory.address(), b.memory.len() as u64);
@@ -415,7 +415,7 @@ fn either_end_may_move() {
 }
 
 #[test]
-fn before_a_fork_pages_become_private_and_the_ring_serves() {
+fn pages_become_private_before_a_fork_and_the_ring_takes_over() {
     let net = &mut neighbours(Policy::Stable);
     let (a, b) = acquainted(net);
     net.device(1).before_fork();
@@ -435,14 +435,14 @@ fn regions_without_a_whole_page_stay_on_the_ring() {
 
 /// Its memory is that of a connection which the other end has left.
 #[test]
-fn who_begins_anew_alone_touches_nothing_until_its_peer_does() {
+fn a_new_incarnation_accesses_no_memory_until_its_peer_has_one_too() {
     let net = &mut neighbours(Policy::Stable);
     let (a, b) = acquainted(net);
     let write = SendOp::Write { va: b.va(200), rkey: b.key };
     b.memory.store(200, b"untouched");
     a.memory.store(100, b"something");
     for round in 0..4 {
-        begin_anew(net, &a, &b, &plan(), 1000 * (round + 1));
+        start_new_incarnation(net, &a, &b, &plan(), 1000 * (round + 1));
         for wr_id in 0..3 {
             a.post(net, wr_id, write, &[a.sge(100, 9)]);
         }
@@ -461,7 +461,7 @@ fn who_begins_anew_alone_touches_nothing_until_its_peer_does() {
         net.step();
     }
     assert_eq!(b.memory.load(200, 9), b"untouched");
-    begin_anew(net, &b, &a, &plan(), 4000);
+    start_new_incarnation(net, &b, &a, &plan(), 4000);
     net.settle();
     assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success; 3]);
     assert_eq!(b.memory.load(200, 9), b"something");
@@ -469,9 +469,9 @@ fn who_begins_anew_alone_touches_nothing_until_its_peer_does() {
     assert_eq!(write_at_once(net, &a, &b, b"directly again"), privileged());
 }
 
-/// What the first end writes after one of the two has begun anew alone, having asked for a window before, which the second answers as
-/// far as it comes in `turns`.
-fn written_after_one_begins_anew(begins: fn(&mut Net, &End, &End), turns: usize) {
+/// The bytes that the first end writes after one of the two has a new incarnation, having asked for a direct mapping before, which the second
+/// answers as far as it gets in `turns`.
+fn written_after_a_new_incarnation(begins: fn(&mut Net, &End, &End), turns: usize) {
     let net = &mut neighbours(Policy::Stable);
     let (a, b) = pair(net, 0, 1, &plan());
     assert!(!write_at_once(net, &a, &b, b"by the ring"));
@@ -494,19 +494,19 @@ fn written_after_one_begins_anew(begins: fn(&mut Net, &End, &End), turns: usize)
 }
 
 #[test]
-fn a_window_that_was_asked_for_opens_no_other_life() {
+fn a_requested_direct_mapping_is_not_used_by_another_incarnation() {
     for turns in [1, 2, 3, 10] {
-        written_after_one_begins_anew(|net, a, b| begin_anew(net, a, b, &plan(), 5000), turns);
-        written_after_one_begins_anew(|net, a, b| begin_anew(net, b, a, &plan(), 5000), turns);
+        written_after_a_new_incarnation(|net, a, b| start_new_incarnation(net, a, b, &plan(), 5000), turns);
+        written_after_a_new_incarnation(|net, a, b| start_new_incarnation(net, b, a, &plan(), 5000), turns);
     }
 }
 
 #[test]
-fn who_is_connected_again_and_writes_at_once_comes_to_a_window() {
+fn a_reconnected_queue_pair_that_writes_at_once_gets_a_direct_mapping() {
     let net = &mut neighbours(Policy::Stable);
     let (a, b) = acquainted(net);
-    begin_anew(net, &b, &a, &plan(), 5000);
-    begin_anew(net, &a, &b, &plan(), 5000);
+    start_new_incarnation(net, &b, &a, &plan(), 5000);
+    start_new_incarnation(net, &a, &b, &plan(), 5000);
     assert!(!write_at_once(net, &a, &b, b"by the ring"));
     assert!(!write_at_once(net, &a, &b, b"by it again"));
     assert_eq!(write_at_once(net, &a, &b, b"directly!!!"), privileged());

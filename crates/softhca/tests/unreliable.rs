@@ -53,7 +53,7 @@ fn sends_and_writes_arrive_and_nothing_else_is_done() {
 
 /// A connection without acknowledgements goes on from whatever number comes.
 #[test]
-fn who_begins_anew_with_a_lower_number_is_heard() {
+fn a_new_incarnation_with_a_lower_number_is_accepted() {
     each(|net, a, b| {
         for (wr_id, sq_psn) in [(1, 0x00ff_fff0), (2, 100), (3, 50), (4, 7000)] {
             let again = Plan { attr: QpAttr { sq_psn, ..plan().attr }, ..plan() };
@@ -71,7 +71,7 @@ fn who_begins_anew_with_a_lower_number_is_heard() {
 }
 
 #[test]
-fn what_the_peer_cannot_take_is_dropped_and_the_rest_arrives() {
+fn messages_that_the_peer_cannot_take_are_dropped_and_the_rest_arrives() {
     each(|net, a, b| {
         send(net, &a, 1, b"nobody waits");
         a.memory.store(0, &pattern(3, 20_000));
@@ -87,7 +87,7 @@ fn what_the_peer_cannot_take_is_dropped_and_the_rest_arrives() {
 }
 
 #[test]
-fn a_long_message_that_is_dropped_amid_its_sending_is_over() {
+fn a_long_message_dropped_during_transmission_is_done() {
     const LENGTH: usize = 1 << 20;
     each(|net, _, _| {
         let (a, b) = pair(net, 0, 1, &Plan { memory: LENGTH, ..plan() });
@@ -107,7 +107,7 @@ fn a_long_message_that_is_dropped_amid_its_sending_is_over() {
 
 /// It goes on meanwhile: what it says before its peer is ready is lost, and no more.
 #[test]
-fn who_speaks_on_to_one_that_begins_anew_is_heard_again() {
+fn a_sender_that_continues_to_a_new_incarnation_is_accepted_again() {
     for steps in 0..3 {
         each(|net, a, b| {
             b.receive(net, 1, &[b.sge(1000, 100)]);
@@ -167,7 +167,7 @@ fn a_failed_send_stops_sends_until_they_are_started_again() {
 }
 
 #[test]
-fn who_is_gone_or_not_ready_is_not_waited_for() {
+fn unreliable_sends_do_not_wait_for_absent_peers() {
     each(|net, a, b| {
         let reset = QpAttr { state: QpState::Reset, ..QpAttr::default() };
         net.device(1).modify_qp(b.qp, &reset, QpAttrMask::STATE).unwrap();
@@ -193,7 +193,7 @@ fn nothing_is_lost_in_a_move() {
             a.post(net, wr_id, SendOp::Send, &[a.sge(0, 30_000)]);
             net.step();
             net.suspend(moved);
-            // It has no rest: who has something to send asks for a link again and again.
+            // It is never idle: a sender asks for a link again and again.
             for _ in 0..5 {
                 net.step();
             }

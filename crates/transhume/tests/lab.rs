@@ -20,9 +20,8 @@ struct Named(&'static str);
 
 impl Named {
     fn new(name: &'static str) -> Option<Self> {
-        // SAFETY: the call has no preconditions.
-        if unsafe { libc::geteuid() } != 0 {
-            eprintln!("skipped: network namespaces need root");
+        if !test_support::is_root() {
+            test_support::skip("network namespaces need root");
             return None;
         }
         let named = Self(name);

@@ -1,4 +1,4 @@
-//! What a forked child does not share with its parent.
+//! Values that a forked child does not share with its parent.
 
 use std::marker::PhantomData;
 use std::ptr;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// How many forks lie between this process and the first that used the library: tells it from those whose child it is.
+/// The number of forks between this process and the first that used the library: tells a child from its parent.
 #[inline]
 pub fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
@@ -71,7 +71,7 @@ impl<T: Default> PerProcess<T> {
         let first = match self.made.compare_exchange(found, own, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => own,
             Err(first) => {
-                // SAFETY: nobody else has seen it.
+                // SAFETY: no other thread has seen it.
                 drop(unsafe { Box::from_raw(own) });
                 first
             }
@@ -86,7 +86,7 @@ impl<T> Drop for PerProcess<T> {
         let made = *self.made.get_mut();
         // SAFETY: it is null, or was made by `Made::new`.
         if unsafe { made.as_ref() }.is_some_and(|made| made.generation == generation()) {
-            // SAFETY: as above, and nobody uses it any more.
+            // SAFETY: as above, and no thread uses it any more.
             drop(unsafe { Box::from_raw(made) });
         }
     }
@@ -118,7 +118,7 @@ impl<T> MadeOnce<T> {
         let own = Box::into_raw(Box::new(value));
         let first = self.made.compare_exchange(ptr::null_mut(), own, Ordering::AcqRel, Ordering::Acquire);
         if first.is_err() {
-            // SAFETY: nobody else has seen it.
+            // SAFETY: no other thread has seen it.
             drop(unsafe { Box::from_raw(own) });
         }
         // SAFETY: whichever it is, it is never freed.
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_has_a_value_of_its_own_whatever_its_parent_was_at() {
+    fn a_child_gets_its_own_value_in_any_state_of_its_parent() {
         let value = PerProcess::<Mutex<u32>>::default();
         let mut held = lock(value.get());
         *held = 7;
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_of_a_process_have_one_value_together() {
+    fn threads_of_a_process_share_one_value() {
         let value = PerProcess::<Mutex<u32>>::new();
         std::thread::scope(|scope| {
             for _ in 0..8 {
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_first_makes_what_is_made_once() {
+    fn the_first_thread_makes_the_value() {
         let value = MadeOnce::new();
         assert_eq!(value.get(), None);
         assert_eq!((value.set(1), value.set(2), value.get()), (&1, &1, Some(&1)));

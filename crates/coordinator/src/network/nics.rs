@@ -14,7 +14,7 @@ use rpc::net::{DeviceKind, ToNode, describe_nic};
 use rpc::wire::Blueprint;
 
 use super::devices;
-use super::plan::{self, Plan};
+use super::plan::Plan;
 use crate::cluster::Inner;
 use crate::instances;
 
@@ -36,17 +36,6 @@ impl Inner {
     /// The default network of a new instance on `host`: the overlay, if it has been laid out.
     pub fn usual_network(&self) -> NetworkKind {
         if self.network.plan().is_empty() { NetworkKind::Bridge } else { NetworkKind::Overlay }
-    }
-
-    /// Checks that an instance on `host` can have this kind of network.
-    ///
-    /// # Errors
-    /// If the overlay is wanted and `host` is not part of it.
-    pub fn check_network(&self, host: &HostName, kind: NetworkKind) -> Result<(), Failure> {
-        match kind {
-            NetworkKind::Overlay if !self.network.plan().is_member(host) => Err(plan::not_joined(host)),
-            NetworkKind::Overlay | NetworkKind::Bridge => Ok(()),
-        }
     }
 
     /// Announces the location of `instance` to all nodes, if it is on the overlay.
@@ -126,6 +115,7 @@ mod tests {
 
     use super::super::played::{Played, World, attach_with};
     use super::*;
+    use crate::planning;
 
     fn instance(name: &str, kind: NetworkKind) -> (Vid, Instance) {
         let vid = Vid::new(7).unwrap();
@@ -232,16 +222,15 @@ mod tests {
         let mut h1 = world.node("h1").await;
         let host = HostName::new("h1").unwrap();
         assert_eq!(world.cluster.lock().usual_network(), NetworkKind::Bridge);
-        let refused = world.cluster.lock().check_network(&host, NetworkKind::Overlay).unwrap_err();
-        assert!(
-            refused.message.contains("h1 is not part of the overlay")
-                && refused.remedy.contains("net layout")
-        );
+        let is_on_overlay = || planning::view(&world.cluster.lock()).hosts[&host].is_on_overlay;
+        assert!(!is_on_overlay());
+        let refused = super::super::plan::not_joined(&host);
+        assert!(refused.message.contains("does not join h1") && refused.remedy.contains("net layout"));
         world.lay(&mut [&mut h1]).await;
         assert_eq!(world.cluster.lock().usual_network(), NetworkKind::Overlay);
         add(&world, instance("job", NetworkKind::Overlay));
+        assert!(is_on_overlay());
         let inner = world.cluster.lock();
-        inner.check_network(&host, NetworkKind::Overlay).unwrap();
         assert_eq!(inner.nic_hosts(), [host.clone()].into());
         assert_eq!(inner.nics_noted(&host)[0].name, "job");
         assert!(inner.check_no_nic(&host, "job").unwrap_err().remedy.contains("transhume move job HOST"));

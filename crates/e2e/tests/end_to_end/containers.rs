@@ -88,7 +88,7 @@ fn what_is_wrong_with_a_container_is_told_and_nothing_is_started() -> Result<()>
         (
             &["--rootfs", "/no/such", "--", "true"],
             1,
-            "the root file system of `c`, /no/such, is no directory of this host",
+            "the root file system of `c`, /no/such, is not a directory on this host",
         ),
         (
             &["--rootfs", "/", "--volume", "/no/such:/a", "--", "true"],
@@ -97,8 +97,8 @@ fn what_is_wrong_with_a_container_is_told_and_nothing_is_started() -> Result<()>
         ),
         (&["--rootfs", "/", "--volume", "a:/b", "--", "true"], 2, "both paths of a volume must be absolute"),
         (&["--bundle", bundle], 2, "config.json"),
-        (&["--bundle", &waits], 2, "config.json: it is no regular file"),
-        (&["--image", &layout, "--", "true"], 1, "index.json: it is no regular file"),
+        (&["--bundle", &waits], 2, "config.json: it is not a regular file"),
+        (&["--image", &layout, "--", "true"], 1, "index.json: it is not a regular file"),
         (&["--bundle", bundle, "--memory", "64M"], 2, "cannot be used with '--memory"),
         (&["--env", "A=b", "--", "true"], 2, "--env requires a container"),
         (&["--rootfs", "/", "--", "no-such-program"], 127, "`no-such-program` cannot be started"),
@@ -224,7 +224,7 @@ fn an_image_runs_as_it_says_and_moves_to_where_the_same_one_is() -> Result<()> {
     let found = lab.transhume(&[&["exec", "c", "--"], &devices[..]].concat())?.success()?;
     ensure!(found.lines.concat().contains("transhume0"), "{found:?}");
     let gone = lab.transhume(&["run", "--image", &source])?;
-    ensure!(gone.errors.contains("is no OCI image layout"), "{gone:?}");
+    ensure!(gone.errors.contains("is not an OCI image layout"), "{gone:?}");
     Ok(())
 }
 
@@ -263,6 +263,6 @@ fn an_image_of_podman_runs_and_moves() -> Result<()> {
     ensure!(kept.lines == ["one"], "{kept:?}");
     drop(of_podman);
     let gone = lab.transhume(&["run", "--image", &name])?;
-    ensure!(gone.errors.contains("podman does not give the image"), "{gone:?}");
+    ensure!(gone.errors.contains("podman cannot provide the image"), "{gone:?}");
     Ok(())
 }

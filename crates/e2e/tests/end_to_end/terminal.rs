@@ -206,7 +206,10 @@ fn a_shell_at_a_terminal_goes_on_over_a_move() -> Result<()> {
     let mut desk = Desk::start(&lab, "job", &["python3", "-c", UNREAD])?;
     desk.expect("unread")?;
     let plan = planned()?;
-    ensure!(!plan.status.success() && format!("{plan:?}").contains("in a pseudo-terminal"), "{plan:?}");
+    ensure!(
+        !plan.status.success() && format!("{plan:?}").contains("unread data in a pseudo-terminal"),
+        "{plan:?}"
+    );
     desk.press("\n")?;
     desk.expect("all is read")?;
     ensure!(lab.move_to("job", "h1")?.outcome == Outcome::Moved);

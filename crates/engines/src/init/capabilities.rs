@@ -1,13 +1,14 @@
-//! The capabilities of init in a container, and of what it starts.
+//! The capabilities of init in a container, and of the commands that it starts.
 //!
-//! Init changes users and passes on signals, whatever the container's configuration allows. What it lacks for that is lent to it: the
-//! runtime puts it into the bounding set, and init takes it out of there at once and keeps it for itself. The commands of root get theirs
-//! from that set when they are executed, and those of other users what is ambient, as if the runtime had started them.
+//! Init changes users and forwards signals, whatever the container's configuration allows. The runtime lends it the capabilities that it
+//! lacks for that: they are in the bounding set, and init removes them from it at once and keeps them for itself. Root's commands get
+//! their capabilities from the bounding set when they are executed, and commands of other users get the ambient ones, as if the runtime
+//! had started them.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
 
-use super::launch;
+use super::numbers::numbers;
 
 /// What init needs if not all commands are root's; the last one is for giving back what was lent.
 pub const NEEDED: [(&str, u32); 4] =
@@ -31,11 +32,11 @@ pub fn give_back(arguments: &[OsString]) -> io::Result<&[OsString]> {
     let Some((lent, rest)) = said.and_then(|(first, rest)| Some((first.strip_prefix(LENT)?, rest))) else {
         return Ok(arguments);
     };
-    for capability in launch::numbers(OsStr::new(lent))? {
+    for capability in numbers(OsStr::new(lent))? {
         if prctl(libc::PR_CAPBSET_DROP, capability.into(), NOTHING) == -1 {
             let error = io::Error::last_os_error();
             return Err(io::Error::other(format!(
-                "transhume init: capability {capability} was lent to it and cannot be given back: {error}"
+                "transhume init: cannot give back capability {capability}, which the runtime lent to it: {error}"
             )));
         }
     }
@@ -197,9 +198,9 @@ mod tests {
         let words = ["0", "0", "", "/", "true"].map(OsString::from);
         assert_eq!((give_back(&words).unwrap(), lent(&[])), (&words[..], None));
         assert_eq!(lent(&[5, 7]).as_deref(), Some("lent=5,7"));
-        assert!(give_back(&["lent=x".into()]).unwrap_err().to_string().contains("x is no number"));
+        assert!(give_back(&["lent=x".into()]).unwrap_err().to_string().contains("x is not a number"));
         // No kernel has so many.
         let refused = give_back(&["lent=64".into()]).unwrap_err().to_string();
-        assert!(refused.contains("capability 64 was lent to it and cannot be given back"), "{refused}");
+        assert!(refused.contains("cannot give back capability 64"), "{refused}");
     }
 }

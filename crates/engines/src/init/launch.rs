@@ -1,6 +1,6 @@
-//! What init runs, and as whom.
+//! The command that init runs, its user and its working directory.
 
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CString, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
@@ -11,8 +11,10 @@ use fabric::attach::NotStarted;
 use fabric::session;
 
 use super::capabilities::Ambient;
-use super::{HOME, home};
-use crate::mounts::MOST_TERMINALS;
+use super::environment::HOME;
+use super::home;
+use super::numbers::{number, numbers};
+use crate::linux::mounts::MOST_TERMINALS;
 
 /// The word before all others if the command has a standard input.
 pub const WITH_STDIN: &str = "stdin";
@@ -51,7 +53,7 @@ impl Launch {
         let (stdin, arguments) = has_word(arguments, WITH_STDIN);
         let (in_container, arguments) = has_word(arguments, IN_CONTAINER);
         let [user, group, groups, directory, program, arguments @ ..] = arguments else {
-            return Err(io::Error::other("transhume init is started by a node only"));
+            return Err(io::Error::other("only a node starts transhume init"));
         };
         let (user, group, groups) = (number(user)?, number(group)?, numbers(groups)?);
         Ok(Self {
@@ -138,28 +140,27 @@ impl Launch {
     pub fn explain(&self, error: &io::Error) -> NotStarted {
         let (program, directory) = (self.program.display(), self.directory.display());
         if !Path::new(&self.directory).is_dir() {
-            let what = format!(
-                "`{program}` cannot be started: there is no directory {directory} where it is to run"
-            );
-            let remedy = "start it from a directory that is there as well, on the host or in the container, or name one (`--directory`)";
+            let what =
+                format!("`{program}` cannot be started: its working directory {directory} does not exist");
+            let remedy = "start it from a directory that exists on the host or in the container, or name one (`--directory`)";
             return not_started(126, what, remedy);
         }
         let what = format!("`{program}` cannot be started in {directory}: {error}");
         if error.kind() == io::ErrorKind::NotFound {
-            let remedy = "see that it is installed on the host, or in the container, and in $PATH; a script's interpreter counts as well";
+            let remedy = "check that it is installed on the host or in the container, and in $PATH; for a script, check its interpreter too";
             return not_started(127, what, remedy);
         }
         let remedy = match error.raw_os_error() {
             Some(libc::EPERM) => {
-                "see that its user may run it; for another user (`--user`) a container's root needs CAP_SETUID and CAP_SETGID"
+                "check that its user may run it; for another user (`--user`) a container's root needs CAP_SETUID and CAP_SETGID"
             }
             Some(libc::EAGAIN) => {
-                "the limit of processes is reached: end some, or start the instance with a higher one (`--pids`, or `ulimit -u`)"
+                "the process limit is reached: end some processes, or start the instance with a higher limit (`--pids`, or `ulimit -u`)"
             }
             Some(libc::ENOMEM) => {
-                "there is no memory for it: end something, or start the instance with a higher limit (`--memory`)"
+                "there is too little memory: end other processes, or start the instance with a higher limit (`--memory`)"
             }
-            _ => "see that it is an executable file that its user may run (`ls -l`, `file`)",
+            _ => "check that it is an executable file that its user may run (`ls -l`, `file`)",
         };
         not_started(126, what, remedy)
     }
@@ -169,7 +170,7 @@ impl Launch {
 pub fn without_terminal(error: &io::Error) -> NotStarted {
     let what = format!("there is no terminal for the command: {error}");
     let remedy = format!(
-        "see that /dev/ptmx and /dev/pts are there, and not all of the instance's {MOST_TERMINALS} terminals in use, or leave `--tty` out"
+        "check that /dev/ptmx and /dev/pts exist and that fewer than {MOST_TERMINALS} terminals of the instance are in use, or omit `--tty`"
     );
     not_started(126, what, &remedy)
 }
@@ -177,7 +178,7 @@ pub fn without_terminal(error: &io::Error) -> NotStarted {
 /// Why the instance's own command is given no input.
 pub fn without_stdin() -> NotStarted {
     let what =
-        "its own command has no standard input, somebody has it already, or nobody came for it in time"
+        "its command has no standard input, another client is attached to it, or no client attached to it in time"
             .to_owned();
     not_started(126, what, "start it with `transhume run --stdin`")
 }
@@ -218,19 +219,9 @@ fn has_word<'a>(arguments: &'a [OsString], word: &str) -> (bool, &'a [OsString])
     }
 }
 
-/// Those of a list with commas, which may be empty.
-pub fn numbers(list: &OsStr) -> io::Result<Vec<u32>> {
-    let list = list.to_str().unwrap_or("?").split(',').filter(|number| !number.is_empty());
-    list.map(|text| number(OsStr::new(text))).collect()
-}
-
-fn number(text: &OsStr) -> io::Result<u32> {
-    let number = text.to_str().and_then(|text| text.parse().ok());
-    number.ok_or_else(|| io::Error::other(format!("transhume init: {} is no number", text.display())))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
     use std::os::unix::process::ExitStatusExt as _;
 
     use super::*;

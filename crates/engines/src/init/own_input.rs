@@ -1,8 +1,8 @@
 //! The standard input of the instance's own command, until a session takes it.
 //!
-//! The client that started the instance opens that session at once, and if it is killed before, nobody ever does: then the input
-//! ends, or the command would wait for it for ever. Time counts only while a session could come: not before the node has answered, nor
-//! while it is away, and from the begin again when it, or the coordinator, is back.
+//! The client that started the instance opens that session at once. If the client is killed before that, no session ever comes: then the
+//! input ends after a timeout, so that the command does not wait for ever. The timeout runs only while a session can come: not before the
+//! node has answered, nor while it is away. It restarts when the node or the coordinator is back.
 
 use std::process::ChildStdin;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// How long a session may take to come.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// See the module.
+/// The standard input of the command until a session takes it.
 pub struct OwnInput {
     stdin: Option<ChildStdin>,
     /// When it ends.
@@ -18,33 +18,33 @@ pub struct OwnInput {
 }
 
 impl OwnInput {
-    /// The other end of this pipe, if the command has one.
+    /// The write end of the command's standard input, if it has one.
     pub fn new(stdin: Option<ChildStdin>) -> Self {
         Self { stdin, deadline: None }
     }
 
-    /// For the session that has come.
+    /// Takes the input for a session.
     pub fn take(&mut self) -> Option<ChildStdin> {
         self.deadline = None;
         self.stdin.take()
     }
 
-    /// From now on a session could come.
+    /// Starts the timeout: from now on a session can come.
     pub fn may_be_asked_for(&mut self, now: Instant) {
         self.deadline = self.stdin.is_some().then(|| now + PATIENCE);
     }
 
-    /// None can come until then.
+    /// Stops the timeout: no session can come for now.
     pub fn cannot_be_asked_for(&mut self) {
         self.deadline = None;
     }
 
-    /// When it ends at the latest.
+    /// The end of the timeout.
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// Ends it if no session has come in time.
+    /// Closes the input if no session has come in time.
     pub fn end_overdue(&mut self, now: Instant) {
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             *self = Self::new(None);

@@ -10,10 +10,10 @@ use fabric::attach::{NotStarted, Role, ToNode, ToProcess};
 use fabric::session::{End, FromSession, MAX_SESSIONS, SessionId, ToSession, Word};
 
 use super::attach::Attachment;
+use super::environment::unshielded;
 use super::launch::Launch;
 use super::own_input::OwnInput;
 use super::session::Session;
-use super::unshielded;
 
 /// The most messages at a time: the node's word to suspend must not wait behind commands that write without end.
 const TURN: usize = 16;
@@ -152,7 +152,7 @@ impl Sessions {
 }
 
 fn too_many() -> FromSession {
-    let what = format!("{MAX_SESSIONS} commands run in the instance beside its own already");
+    let what = format!("the instance already runs {MAX_SESSIONS} commands beside its own");
     let remedy = "wait until one of them has ended".to_owned();
     FromSession::Ended { end: End::NotStarted(NotStarted { code: 126, what, remedy }), lengths: [0, 0] }
 }

@@ -1,4 +1,4 @@
-//! What this host has to offer.
+//! The versions, features and free resources of this host.
 
 use std::collections::BTreeSet;
 use std::ffi::CStr;
@@ -7,7 +7,8 @@ use std::mem;
 use std::path::Path;
 use std::process::Command;
 
-use super::cgroup;
+use crate::container::cgroup;
+use crate::criu::check::verify::release;
 use crate::error::{Doing, Error, Result};
 use crate::report::Host;
 
@@ -30,7 +31,7 @@ pub fn inspect(criu: &Path) -> Result<Host> {
         let (major, minor, _) = needed;
         return Err(Error::unusable(
             format!("{} is too old for kernel {kernel}", criu.display()),
-            format!("get CRIU {major}.{minor} or newer with scripts/criu.sh"),
+            format!("install CRIU {major}.{minor} or newer with scripts/criu.sh"),
         ));
     }
     check(criu)?;
@@ -48,7 +49,7 @@ pub fn inspect(criu: &Path) -> Result<Host> {
     })
 }
 
-/// Memory that can be had now, in bytes.
+/// Available memory, in bytes.
 pub fn memory_available() -> Result<u64> {
     let text = fs::read_to_string("/proc/meminfo").doing(|| "reading /proc/meminfo".into())?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
@@ -59,13 +60,13 @@ pub fn memory_available() -> Result<u64> {
 fn version_of(criu: &Path) -> Result<(u32, u32, u32)> {
     let output = Command::new(criu).arg("--version").output();
     let output = output.map_err(|error| {
-        let what = format!("CRIU does not start as {} ({error})", criu.display());
-        Error::unusable(what, "get it with scripts/criu.sh")
+        let what = format!("CRIU at {} does not start ({error})", criu.display());
+        Error::unusable(what, "install it with scripts/criu.sh")
     })?;
     let text = String::from_utf8_lossy(&output.stdout);
     parse_version(&text).ok_or_else(|| {
-        let what = format!("{} --version says nothing known", criu.display());
-        Error::unusable(what, "get CRIU with scripts/criu.sh")
+        let what = format!("the output of {} --version is not recognized", criu.display());
+        Error::unusable(what, "install CRIU with scripts/criu.sh")
     })
 }
 
@@ -78,12 +79,6 @@ fn parse_version(text: &str) -> Option<(u32, u32, u32)> {
     Some((major, numbers.next()?.ok()?, numbers.next().and_then(Result::ok).unwrap_or(0)))
 }
 
-/// A kernel release's first two numbers.
-pub fn release(kernel: &str) -> (u32, u32) {
-    let mut numbers = kernel.split(['.', '-']).map(|number| number.parse().unwrap_or(0));
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
-}
-
 fn check(criu: &Path) -> Result<()> {
     let output = Command::new(criu).arg("check").output().doing(|| "running criu check".into())?;
     if output.status.success() {
@@ -92,7 +87,7 @@ fn check(criu: &Path) -> Result<()> {
     let said = String::from_utf8_lossy(&output.stderr);
     let why = said.lines().find(|line| line.contains("Error")).unwrap_or("it gives no reason").trim();
     Err(Error::unusable(
-        format!("this kernel does not let CRIU work (criu check: {why})"),
+        format!("CRIU does not work on this kernel (criu check: {why})"),
         "choose a host with another kernel",
     ))
 }

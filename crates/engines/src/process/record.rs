@@ -1,7 +1,7 @@
-//! What the engine knows of an instance, on disk, so that a restarted node finds it.
+//! The engine's durable record of an instance, by which a restarted node finds it.
 //!
-//! A record names processes with their start time: a PID that was used again is not taken for
-//! them. It is replaced as a whole, and forgotten last.
+//! A record names processes with their start times, so a reused PID is not mistaken for them. It is replaced as a whole, and deleted
+//! last.
 
 use std::collections::HashMap;
 use std::fs;
@@ -10,12 +10,13 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::oci::Bind;
-use super::paging::PagerId;
-use super::task::TaskId;
+use crate::criu::paging::PagerId;
+use crate::criu::root::Bind;
 use crate::engine::State;
 use crate::error::{Doing, Result};
 use crate::instance::{InstanceName, InstanceSpec};
+use crate::linux::files::absent_is_fine;
+use crate::linux::task::TaskId;
 
 /// An instance on this host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -124,12 +125,4 @@ fn read(path: &Path) -> io::Result<Record> {
     let record: Record = serde_json::from_slice(&fs::read(path)?)?;
     let known = record.version == Record::VERSION;
     if known { Ok(record) } else { Err(io::Error::other("written by another version of transhume")) }
-}
-
-/// Deleting what is not there has succeeded.
-pub fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
 }

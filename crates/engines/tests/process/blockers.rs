@@ -21,7 +21,7 @@ fn report(host: &Host, words: &[&str]) -> Report {
 }
 
 #[test]
-fn a_device_pins_and_a_terminal_of_its_own_does_not() {
+fn a_device_is_a_blocker_and_an_own_terminal_is_not() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     let terminal = report(&a, &["open", "/dev/ptmx"]).blockers;
@@ -32,13 +32,13 @@ fn a_device_pins_and_a_terminal_of_its_own_does_not() {
 
 /// At the destination the network is as the node makes it.
 #[test]
-fn what_an_instance_has_set_up_in_its_network_pins() {
+fn network_changes_of_the_instance_are_blockers() {
     let lab = Lab::new();
     for (host, command, expected) in [
         ("a", "addr add 10.9.9.9/32 dev lo", "the address 10.9.9.9"),
         ("b", "addr add fd00::9/64 dev lo", "the address fd00::9"),
-        ("c", "route add 10.50.0.0/16 via 10.77.0.9", "a route to 10.50.0.0 by 10.77.0.9"),
-        ("d", "link add br7 type bridge", "the link br7"),
+        ("c", "route add 10.50.0.0/16 via 10.77.0.9", "a route to 10.50.0.0 via 10.77.0.9"),
+        ("d", "link add br7 type bridge", "the network device br7"),
     ] {
         let found = report(&lab.host(host), &["extend", command]).blockers;
         assert!(found.len() == 1 && found[0].what.contains(expected), "{found:?}");
@@ -46,7 +46,7 @@ fn what_an_instance_has_set_up_in_its_network_pins() {
 }
 
 #[test]
-fn a_lock_pins() {
+fn a_file_lock_is_a_blocker() {
     let lab = Lab::new();
     let host = lab.host("a");
     let path = host.config.state.join("locked");
@@ -59,7 +59,7 @@ fn a_lock_pins() {
 }
 
 #[test]
-fn what_is_in_the_way_for_a_moment_does_not_pin() {
+fn a_momentary_lock_is_not_a_blocker() {
     let lab = Lab::new();
     let host = lab.host("a");
     let path = host.config.state.join("locked");
@@ -74,14 +74,14 @@ fn what_is_in_the_way_for_a_moment_does_not_pin() {
 
 /// It may pass, and it may come after the check: it is looked for again when all is stopped.
 #[test]
-fn what_may_come_after_the_check_pins() {
+fn blockers_that_arise_after_the_check_stop_the_dump() {
     let lab = Lab::new();
     for (host, words, expected) in [
         ("a", &["pin", "orphan"][..], "has closed a connection"),
-        ("b", &["pin", "reset"], "has not heard yet"),
+        ("b", &["pin", "reset"], "has an unread error"),
         ("c", &["lock", "/dev/full"], "holds a lock on"),
-        ("d", &["leave_unread", "fifo"], "has not read all that is in the FIFO"),
-        ("e", &["ignore"], "has not accepted a connection"),
+        ("d", &["leave_unread", "fifo"], "has unread data in the FIFO"),
+        ("e", &["ignore"], "has not accepted an incoming connection"),
     ] {
         let host = lab.host(host);
         let directory = host.config.state.clone();
@@ -104,11 +104,11 @@ fn what_may_come_after_the_check_pins() {
 
 /// What CRIU cannot carry, or would lose.
 #[test]
-fn sockets_and_namespaces_that_cannot_move_pin() {
+fn sockets_and_namespaces_that_cannot_move_are_blockers() {
     let lab = Lab::new();
     for (host, kind, expected) in [
         ("a", "join", "the multicast group 239.1.2.3"),
-        ("b", "urge", "has not read the urgent data"),
+        ("b", "urge", "has unread urgent data"),
         ("c", "queue", "has the message queue"),
         ("d", "unshare", "has a net namespace of its own"),
         ("e", "clock", "has a time namespace of its own"),
@@ -116,23 +116,23 @@ fn sockets_and_namespaces_that_cannot_move_pin() {
         ("g", "namespace", "has the namespace net:["),
         ("h", "pipes", "pipes open"),
         ("i", "cork", "has a corked UDP socket open"),
-        ("l", "semaphore", "has an eventfd open that is a semaphore"),
-        ("n", "packets", "has a pipe open that keeps packets apart"),
-        ("p", "descriptors", "has not taken descriptors that were sent to it"),
-        ("q", "credentials", "has not read what came with its sender's number"),
-        ("s", "memory", "runs a program that is in memory only"),
-        ("k", "left_behind", "has code in it that a failed dump has left"),
+        ("l", "semaphore", "has an eventfd in semaphore mode open"),
+        ("n", "packets", "has a pipe in packet mode open"),
+        ("p", "descriptors", "has not received descriptors that were sent to it"),
+        ("q", "credentials", "has unread data with credentials in a Unix socket"),
+        ("s", "memory", "runs a program from memory"),
+        ("k", "left_behind", "contains code that a failed dump has left"),
         ("m", "unaccepted", "has not accepted a connection over a Unix socket"),
-        ("v", "sealed", "has /memfd:sealed mapped, which is shared and sealed"),
-        ("w", "deadline", "has a thread that is scheduled by deadlines"),
-        ("x", "huge", "has /memfd:huge (deleted) open, which is of huge pages"),
-        ("y", "thread", "has a pidfd of a thread open"),
+        ("v", "sealed", "has a shared mapping of /memfd:sealed, which is sealed"),
+        ("w", "deadline", "has a thread with deadline scheduling"),
+        ("x", "huge", "has /memfd:huge (deleted) open, which consists of huge pages"),
+        ("y", "thread", "has a thread's pidfd open"),
         ("z", "children", "has a pid namespace for its children"),
         ("r", "time", "has a time namespace for its children"),
-        ("t", "first_thread", "has ended, and others run"),
-        ("u", "directory", "change their working directory together"),
-        ("o", "full", "descriptors open, as many as it may"),
-        ("j", "answer", "has not read what the kernel has sent it over netlink"),
+        ("t", "first_thread", "has ended while other threads run"),
+        ("u", "directory", "shares its working directory with its parent"),
+        ("o", "full", "descriptors open, which is its limit"),
+        ("j", "answer", "has unread messages in a netlink socket"),
     ] {
         let found = report(&lab.host(host), &["pin", kind]).blockers;
         assert!(found.iter().any(|found| found.what.contains(expected)), "{kind}: {found:?}");
@@ -141,7 +141,7 @@ fn sockets_and_namespaces_that_cannot_move_pin() {
 
 /// CRIU binds it by the name that it was bound by.
 #[test]
-fn a_socket_pins_that_was_renamed() {
+fn a_renamed_socket_is_a_blocker() {
     let lab = Lab::new();
     let host = lab.host("a");
     let path = host.config.state.join("socket");
@@ -152,16 +152,16 @@ fn a_socket_pins_that_was_renamed() {
 
 /// CRIU cannot stop its parent meanwhile.
 #[test]
-fn a_child_that_its_parent_waits_for_pins() {
+fn a_vfork_child_is_a_blocker() {
     let lab = Lab::new();
     let found = report(&lab.host("a"), &["pin", "vfork"]).blockers;
     let [found] = &found[..] else { panic!("{found:?}") };
-    assert!(found.what.ends_with("waits for a child that it has made with vfork"), "{found}");
+    assert!(found.what.ends_with("waits for a child created with vfork"), "{found}");
 }
 
 /// The node tells it to let go. The first process is told as one that uses RDMA.
 #[test]
-fn a_stopped_process_pins_if_the_node_must_tell_it_to_let_go() {
+fn a_stopped_process_with_an_attachment_is_a_blocker() {
     let lab = Lab::new();
     let host = lab.host("a");
     let spec = workload("stopped", 44, &["count", "1000000"]);
@@ -183,7 +183,7 @@ fn a_stopped_process_pins_if_the_node_must_tell_it_to_let_go() {
 
 /// A mapped one is what a POSIX semaphore is to who made it, if it has a name.
 #[test]
-fn a_deleted_file_pins_as_long_as_it_has_another_name() {
+fn a_deleted_file_with_another_name_is_a_blocker() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     let path = a.config.state.join("deleted");
@@ -207,12 +207,12 @@ fn a_deleted_file_pins_as_long_as_it_has_another_name() {
 
 /// It would be another's at the destination, or nobody's.
 #[test]
-fn what_is_shared_by_the_means_of_system_v_pins() {
+fn system_v_objects_are_blockers() {
     let lab = Lab::new();
     for (host, kind, option, expected) in [
         ("a", "semaphores", "-s", "uses the System V semaphores "),
         ("b", "messages", "-q", "uses the System V message queue "),
-        ("c", "segment", "-m", "has System V shared memory made or used (segment "),
+        ("c", "segment", "-m", "has System V shared memory created or used (segment "),
     ] {
         let found = report(&lab.host(host), &["pin", kind]).blockers;
         let [found] = &found[..] else { panic!("{kind}: {found:?}") };
@@ -236,12 +236,12 @@ fn replace(path: &Path, fill: impl FnOnce(&File)) {
 }
 
 fn is_another(path: &Path) -> Vec<String> {
-    let remedy = "keep it on a file system that both hosts share, and mount from the same source";
-    vec![format!("{} is in use and is another file at the destination: {remedy}", path.display())]
+    let remedy = "keep it on a file system that both hosts mount from the same source";
+    vec![format!("{} is in use and is a different file at the destination: {remedy}", path.display())]
 }
 
 #[test]
-fn an_open_file_must_be_at_the_destination() {
+fn an_open_file_must_exist_at_the_destination() {
     let lab = Lab::new();
     let host = lab.host("a");
     let path = host.config.state.join("data");
@@ -257,7 +257,7 @@ fn an_open_file_must_be_at_the_destination() {
 
 /// Also by others: what is on a file system that both hosts share is one file, and is not looked into.
 #[test]
-fn a_file_that_both_hosts_share_may_change_between_the_looks() {
+fn a_shared_file_may_change_between_the_checks() {
     let lab = Lab::new();
     for (host, words) in [(lab.host("a"), "open"), (lab.host("b"), "map")] {
         let path = host.config.state.join("data");
@@ -292,7 +292,7 @@ fn a_file_of_its_own_at_the_destination_must_be_a_copy() {
 }
 
 #[test]
-fn a_difference_at_the_end_of_a_huge_file_is_found_soon() {
+fn a_difference_at_the_end_of_a_huge_file_is_found_quickly() {
     const SIZE: u64 = 1 << 40;
     let lab = Lab::new();
     let host = lab.host("a");
@@ -308,7 +308,7 @@ fn a_difference_at_the_end_of_a_huge_file_is_found_soon() {
 }
 
 #[test]
-fn libraries_are_needed_with_their_build() {
+fn libraries_are_compared_by_build_id() {
     let lab = Lab::new();
     let found = report(&lab.host("a"), &["count", "1000000"]);
     let library = found.needs.files.iter().find(|file| file.path.to_string_lossy().contains("libc.so"));
@@ -317,14 +317,14 @@ fn libraries_are_needed_with_their_build() {
 }
 
 #[test]
-fn memory_that_processes_share_is_needed_once() {
+fn shared_memory_counts_once() {
     let lab = Lab::new();
     let needed = report(&lab.host("a"), &["share", "64"]).needs.memory >> 20;
     assert!((64..96).contains(&needed), "{needed} MiB");
 }
 
 #[test]
-fn a_node_in_another_namespace_is_told_from_a_sandbox() {
+fn a_node_in_another_namespace_is_distinguished_from_a_sandbox() {
     let lab = Lab::new();
     let host = lab.host("a");
     // SAFETY: this test's thread goes on with no System V object.

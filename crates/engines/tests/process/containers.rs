@@ -113,7 +113,7 @@ const KEEPER: &str = r#"
     done"#;
 
 #[test]
-fn a_container_keeps_what_it_has_changed_and_leaves_its_image_alone() {
+fn a_container_keeps_its_changes_and_does_not_modify_its_image() {
     let lab = Lab::new();
     let (a, b) = (host(&lab, "a"), host(&lab, "b"));
     let shared = shared(&lab);
@@ -142,7 +142,7 @@ fn a_container_keeps_what_it_has_changed_and_leaves_its_image_alone() {
 
 /// CRIU changes the layer while it is packed, as long as that takes.
 #[test]
-fn a_container_that_has_written_many_files_moves_at_once() {
+fn a_container_with_many_written_files_moves_at_once() {
     const FILES: &str = "6000";
     let lab = Lab::new();
     let (a, b) = (host(&lab, "a"), host(&lab, "b"));
@@ -166,7 +166,7 @@ fn a_container_that_has_written_many_files_moves_at_once() {
 
 /// CRIU would look for it by another name.
 #[test]
-fn the_directory_of_a_process_pins() {
+fn an_open_proc_directory_is_a_blocker() {
     let lab = Lab::new();
     let a = host(&lab, "a");
     let mut spec = contained(workload("looking", 73, &[]), &shared(&lab));
@@ -193,7 +193,7 @@ while True:
 ";
 
 #[test]
-fn a_database_that_travels_pins() {
+fn an_open_sqlite_database_in_the_layer_is_a_blocker() {
     let lab = Lab::new();
     let a = host(&lab, "a");
     let shared = shared(&lab);
@@ -256,7 +256,7 @@ fn limit_of_processes(spec: &InstanceSpec, host: &Host) -> String {
 }
 
 #[test]
-fn what_the_destination_lacks_is_found_before_the_move() {
+fn missing_requirements_are_found_before_the_move() {
     let lab = Lab::new();
     let (a, b, bare) = (host(&lab, "a"), host(&lab, "b"), lab.host("c"));
     let shared = shared(&lab);
@@ -275,11 +275,13 @@ fn what_the_destination_lacks_is_found_before_the_move() {
     let kept = file.with_extension("kept");
     fs::rename(&file, &kept).unwrap();
     fs::write(&file, "as at the others").unwrap();
-    assert!(lacks(&b)[0].starts_with(&format!("{} is in use and is another file", file.display())));
+    assert!(lacks(&b)[0].starts_with(&format!("{} is in use and is a different file", file.display())));
     fs::rename(&kept, &file).unwrap();
     let (shared, elsewhere) = (link_to(&shared), shared.with_extension("elsewhere"));
     fs::rename(&shared, &elsewhere).unwrap();
-    assert!(lacks(&b)[0].starts_with(&format!("{} is in use and is not at the dest", shared.display())));
+    assert!(
+        lacks(&b)[0].starts_with(&format!("{} is in use and does not exist at the dest", shared.display()))
+    );
     let refused = b.call(|engine| engine.prepare(&spec, 0)).unwrap_err().to_string();
     assert!(refused.contains(&format!("{}, which `needy` mounts, is not on this host", shared.display())));
     assert!(b.is_empty());
@@ -288,7 +290,7 @@ fn what_the_destination_lacks_is_found_before_the_move() {
 }
 
 #[test]
-fn what_the_runtime_refuses_is_told_in_its_words_and_leaves_nothing() {
+fn errors_of_the_runtime_are_reported_and_leave_nothing_behind() {
     let lab = Lab::new();
     let a = host(&lab, "a");
     let spec = contained(workload("refused", 72, &[]), &shared(&lab));
@@ -313,7 +315,7 @@ fn what_the_runtime_refuses_is_told_in_its_words_and_leaves_nothing() {
 }
 
 #[test]
-fn containers_that_come_and_go_at_once_are_not_in_each_others_way() {
+fn containers_are_made_and_removed_concurrently() {
     let lab = Lab::new();
     let a = host_with_runtime(&lab, "a", "false");
     let shared = shared(&lab);
@@ -350,7 +352,7 @@ fn a_container_with_few_rights_runs_and_moves() {
 
 /// As the runtime alone would start it: init has more, and is not the same user.
 #[test]
-fn the_capabilities_of_a_user_are_those_of_the_configuration() {
+fn a_user_gets_the_capabilities_of_the_configuration() {
     let lab = Lab::new();
     let a = host(&lab, "a");
     let mut spec = contained(workload("ambient", 90, &[]), &shared(&lab));
@@ -372,7 +374,7 @@ fn the_capabilities_of_a_user_are_those_of_the_configuration() {
 
 /// Init, which is root, is told another home by the runtime.
 #[test]
-fn a_container_that_is_told_no_home_has_that_of_its_user() {
+fn home_defaults_to_that_of_the_container_s_user() {
     let lab = Lab::new();
     let a = host(&lab, "a");
     let mut spec = contained(workload("nobody", 89, &[]), &shared(&lab));
@@ -412,7 +414,7 @@ for count in range(1000000):
 }
 
 #[test]
-fn a_volume_that_is_another_one_now_is_named() {
+fn a_replaced_volume_is_a_blocker() {
     let lab = Lab::new();
     let a = host(&lab, "a");
     let shared = shared(&lab);
@@ -488,7 +490,7 @@ fn a_held_container_dies_with_its_node_and_is_restored_again_or_aborted() {
 }
 
 #[test]
-fn a_restarted_node_finds_a_container_and_ends_it_whole() {
+fn a_restarted_node_finds_and_removes_a_container() {
     let lab = Lab::new();
     let mut a = host(&lab, "a");
     let spec = contained(workload("found-too", 75, &["count", "1000075"]), &shared(&lab));
@@ -505,7 +507,7 @@ fn a_restarted_node_finds_a_container_and_ends_it_whole() {
 
 /// A container that has a library of the node's goes on by that, also after the node has come up with others.
 #[test]
-fn what_a_container_was_made_with_is_remembered() {
+fn the_mounts_of_a_container_are_recorded() {
     let lab = Lab::new();
     let (mut a, mut b) = (host(&lab, "a"), host(&lab, "b"));
     let libraries = lab.folder().join("libraries");
@@ -525,9 +527,9 @@ fn what_a_container_was_made_with_is_remembered() {
     let needs = a.call(|engine| engine.check(&spec.name, false)).unwrap().needs;
     let lacks = b.call(|engine| engine.verify(&needs)).unwrap();
     assert_eq!(lacks.len(), 2, "{lacks:?}");
-    assert!(lacks[0].what.contains("nothing for /.transhume/lib/libibverbs.so.1"), "{}", lacks[0]);
+    assert!(lacks[0].what.contains("no file for /.transhume/lib/libibverbs.so.1"), "{}", lacks[0]);
     // Its image has one of that name, over which it lies as well.
-    assert!(lacks[1].what.contains(&format!("nothing for {}", system.display())), "{}", lacks[1]);
+    assert!(lacks[1].what.contains(&format!("no file for {}", system.display())), "{}", lacks[1]);
     come_up_with(&mut b, Some(&libraries));
     relocate(node, &spec, &a, &b, &mut output);
 }
@@ -544,7 +546,7 @@ fn mounts_of(spec: &InstanceSpec, host: &Host) -> Vec<(String, String)> {
 
 /// Also those that show what another one with the same options shows.
 #[test]
-fn mounts_allow_no_more_than_before_once_a_container_has_moved() {
+fn mount_flags_survive_a_move() {
     let lab = Lab::new();
     let (a, b) = (host(&lab, "a"), host(&lab, "b"));
     let volume = lab.folder().join("volume");
@@ -588,7 +590,7 @@ while True:
 
 /// What CRIU finds again moves.
 #[test]
-fn what_a_container_watches_on_its_root_is_told_before_the_move() {
+fn watches_on_a_container_s_root_are_blockers() {
     let lab = Lab::new();
     let (a, b) = (host(&lab, "a"), host(&lab, "b"));
     let shared = shared(&lab);
@@ -615,7 +617,10 @@ fn what_a_container_watches_on_its_root_is_told_before_the_move() {
     assert_eq!(reasons(79, &["/", "/etc", "/dev/shm", shared_path]), [""; 0]);
     let found = reasons(80, &["/tmp"]);
     assert!(found[0].ends_with("has the message queue /left"), "{found:?}");
-    assert!(found[1].contains("watches files of the container's own root (inotify)"), "{found:?}");
+    assert!(
+        found[1].contains("watches files in the container's own root file system (inotify)"),
+        "{found:?}"
+    );
     assert_eq!(found.len(), 2, "{found:?}");
 }
 
@@ -667,7 +672,7 @@ fn a_host_without_the_rdma_libraries_says_so() {
     let a = host(&lab, "a");
     let spec = with_rdma(contained(workload("without", 79, &[]), &shared(&lab)));
     let refused = a.call(|engine| engine.prepare(&spec, 0)).unwrap_err().to_string();
-    assert!(refused.contains("the RDMA libraries, which `without` is to have, are missing"), "{refused}");
+    assert!(refused.contains("the RDMA libraries, which `without` needs, are missing"), "{refused}");
     assert!(refused.contains("`--without-rdma`"), "{refused}");
     assert!(a.is_empty());
 }
@@ -691,7 +696,7 @@ fn unpacked(host: &Host) -> Vec<String> {
 }
 
 #[test]
-fn an_image_is_unpacked_where_it_is_used_and_whole_or_not_at_all() {
+fn an_image_is_unpacked_completely_or_not_at_all() {
     let lab = Lab::new();
     let (a, b) = (host(&lab, "a"), host(&lab, "b"));
     let layout = lab.folder().join("layout");

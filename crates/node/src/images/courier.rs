@@ -1,4 +1,4 @@
-//! A source's images on their way: memory while the instance runs, what has changed of it when it stands still, and the rest.
+//! Sends images from the source: memory while the instance runs, then changed memory and the other images when it is stopped.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -28,7 +28,7 @@ use crate::cancel::Cancel;
 /// Parts that wait to be sent.
 const QUEUE: usize = 8;
 
-/// See the module.
+/// Sends the images of one move.
 pub struct Courier {
     /// To the task that sends.
     parts: mpsc::Sender<Part>,
@@ -106,25 +106,25 @@ impl Courier {
         self.meter.read().given
     }
 
-    /// What was counted.
+    /// The courier's counters.
     pub fn meter(&self) -> &Meter {
         &self.meter
     }
 
-    /// What the dump finds changed is left behind where that can be.
+    /// From now on leaves changed pages at the source where a post-copy can fetch them later.
     pub fn leave_changes(&self) {
         self.leaves_changes.store(true, Ordering::Relaxed);
     }
 
-    /// From now on no limit holds: the instance stands still. Who sends nothing more says so to who gives him something.
+    /// Lifts the rate limit, since the instance is stopped.
     pub async fn hurry(&self) {
         let _closed = self.parts.send(Part::Hurry).await;
     }
 
-    /// Waits until all is sent that was told.
+    /// Waits until all pages that it was given are sent.
     ///
     /// # Errors
-    /// If nothing more is sent.
+    /// If the courier cannot send any more.
     pub async fn flush(&self) -> io::Result<()> {
         let (flushed, is_flushed) = oneshot::channel();
         self.meter.begin_to_wait();
@@ -134,7 +134,7 @@ impl Courier {
         Ok(())
     }
 
-    /// What takes the instance's memory, in threads that may wait, until `cancel`.
+    /// A sink for the instance's memory, for use in threads that may block, until `cancel`.
     pub fn sink(self: &Arc<Self>, cancel: &Arc<Cancel>) -> Sink {
         Sink { courier: self.clone(), cancel: cancel.clone(), runtime: Handle::current() }
     }
@@ -143,7 +143,7 @@ impl Courier {
     /// of these are sent.
     ///
     /// # Errors
-    /// If they are not sent, or the answer does not come in time.
+    /// If sending fails, or the answer does not arrive in time.
     pub async fn finish(
         self,
         directory: &Path,
@@ -169,17 +169,17 @@ impl Courier {
         };
         let digest = digest?;
         match in_time(answer.end()).await? {
-            Received::Whole { digest: theirs } if theirs != *digest.finalize().as_bytes() => {
-                Err(io::Error::new(io::ErrorKind::InvalidData, "what arrived is not what was sent"))
-            }
+            Received::Whole { digest: theirs } if theirs != *digest.finalize().as_bytes() => Err(
+                io::Error::new(io::ErrorKind::InvalidData, "the received images differ from the sent ones"),
+            ),
             answer => Ok(answer),
         }
     }
 
-    /// The destination's word on why it takes nothing more, which it says before it hangs up.
+    /// The destination's reason for refusing images, which it sends before it closes the connection.
     ///
     /// # Errors
-    /// If it says nothing.
+    /// If it sends none.
     pub async fn why(&self) -> io::Result<Received> {
         let mut answer = self.answer.lock().await.take().ok_or_else(closed)?;
         in_time(answer.end()).await
@@ -190,7 +190,7 @@ impl Courier {
     }
 }
 
-/// Takes an instance's memory for a [`Courier`].
+/// Accepts an instance's memory for a [`Courier`].
 pub struct Sink {
     courier: Arc<Courier>,
     cancel: Arc<Cancel>,
@@ -380,7 +380,7 @@ impl Sent {
 }
 
 fn closed() -> io::Error {
-    io::Error::new(io::ErrorKind::BrokenPipe, "the connection to it is closed")
+    io::Error::new(io::ErrorKind::BrokenPipe, "the connection to the destination is closed")
 }
 
 /// A task that ends with its owner: with both of a courier's goes its connection.

@@ -1,4 +1,4 @@
-//! What the destination has of an instance's memory, as its source remembers it.
+//! The source's record of the memory that the destination already has: a digest for each page.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,8 +12,8 @@ const CHUNK: usize = 256;
 /// The length of a secret for XXH3, in bytes.
 const SECRET: usize = 192;
 
-/// Digests of pages by their place. They are made with a secret of this move, so that nobody can prepare two pages that have the
-/// same.
+/// Digests of pages by their place. They are keyed with a secret of this move, so that a program cannot prepare two pages with the same
+/// digest.
 pub struct Known {
     secret: [u8; SECRET],
     chunks: HashMap<(Owner, u64), Box<[u128; CHUNK]>>,
@@ -30,7 +30,7 @@ impl Known {
         Ok(Self { secret, chunks: HashMap::new() })
     }
 
-    /// Shows `changed` the address of each of `pages`, which lie at `address`, that is not what is known there.
+    /// Calls `changed` with the address of each page in `pages`, which begin at `address`, that differs from the recorded one.
     pub fn compare(&self, owner: Owner, address: u64, pages: &[u8], mut changed: impl FnMut(u64)) {
         for (number, page) in (address / PAGE as u64..).zip(pages.chunks(PAGE)) {
             let chunk = self.chunks.get(&(owner, number / CHUNK as u64));
@@ -41,8 +41,8 @@ impl Known {
         }
     }
 
-    /// Shows `changed` each of `pages`, which lie at `address`, that is not what was known there, with its address. From now on it is
-    /// known.
+    /// Calls `changed` with each page in `pages`, which begin at `address`, that differs from the recorded one, and with its address, and
+    /// records it.
     pub fn update(
         &mut self,
         owner: Owner,

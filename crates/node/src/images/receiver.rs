@@ -1,4 +1,4 @@
-//! Images as they come to the destination.
+//! Receives images at the destination.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use tokio::task::spawn_blocking;
 
 use super::{MAX_IMAGES, PART, is_plain, part_of};
 
-/// Takes images from `stream` into `directory`, and returns what came beside them.
+/// Receives images from `stream` into `directory`, and returns the broker's state that came beside them.
 pub async fn receive(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     directory: &Path,
@@ -155,11 +155,11 @@ fn write(
 }
 
 fn unacceptable() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "what the source says of its images is not acceptable")
+    io::Error::new(io::ErrorKind::InvalidData, "the source's description of its images is invalid")
 }
 
 fn ends_early() -> io::Error {
-    io::Error::new(io::ErrorKind::UnexpectedEof, "they end too early")
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the images end too early")
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The coordinator, the nodes and the processes, and what lies between them.
+//! The simulated cluster: coordinator, nodes, processes, and the network between them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::pin::Pin;

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A device is a persistent TAP in its instance's network namespace: it stays when the node is killed, with all that the instance has
-//! set up on it. It is here also while the overlay has not (yet) joined this host again, and then gets its port.
+//! set up on it. It exists even while this host is not yet part of the overlay again, and gets its port later.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -120,7 +120,7 @@ impl Nics {
         let Inner { overlay, nics } = &mut *inner;
         for nic in nics.values_mut() {
             if let Err(error) = nic.plug(overlay.as_ref()) {
-                tracing::warn!("{} is not plugged into the overlay: {error}", nic.name);
+                tracing::warn!("{} cannot be attached to the overlay: {error}", nic.name);
             }
         }
         self.joined.notify_waiters();
@@ -129,7 +129,7 @@ impl Nics {
     /// Waits until an instance's device can be plugged in: a node that has just been started is told of the overlay soon.
     ///
     /// # Errors
-    /// If the overlay does not join this host within `patience`: as [`reason`] makes it.
+    /// A [`reason`], if this host is not part of the overlay within `patience`.
     pub async fn ready(&self, patience: Duration) -> Result<(), String> {
         let joined = async {
             loop {
@@ -143,13 +143,13 @@ impl Nics {
         };
         timeout(patience, joined).await.map_err(|_| {
             reason(
-                "the overlay does not join this host, and the instance is on it",
-                "`transhume net layout` joins all hosts that are up; or choose another host",
+                "this host is not part of the overlay, and the instance is on it",
+                "add all hosts that are up with `transhume net layout`, or choose another host",
             )
         })
     }
 
-    /// The instance with this MAC lives here, with `epoch`: as its move, or its start, has it.
+    /// Records that the instance with this MAC is here with `epoch`, by its move or its start.
     pub fn lives_here(&self, mac: Mac, epoch: Epoch) {
         let mut inner = self.lock();
         let Inner { overlay, nics } = &mut *inner;
@@ -159,7 +159,7 @@ impl Nics {
         }
     }
 
-    /// Takes what the coordinator says of a MAC, if that is a device here.
+    /// Applies the coordinator's entry for a MAC, if that is a device here.
     pub fn hear(&self, entry: &Entry) -> bool {
         let inner = self.lock();
         let Some(nic) = inner.nics.get(&entry.mac) else { return false };
@@ -167,19 +167,19 @@ impl Nics {
         let entry = Entry { port: (entry.node == me).then_some(nic.port), ..entry.clone() };
         plane.command(|switch, now, parcels| {
             if let Err(refused) = switch.commit(&entry, now, parcels) {
-                tracing::warn!("where {} is cannot be noted: {refused}", entry.mac);
+                tracing::warn!("recording the location of {} failed: {refused}", entry.mac);
             }
             nic.settle_in(switch, me, now, parcels);
         });
         true
     }
 
-    /// The MACs of all.
+    /// The MACs of all devices.
     pub fn macs(&self) -> HashSet<Mac> {
         self.lock().nics.keys().copied().collect()
     }
 
-    /// All, in the order of their MACs.
+    /// All devices, by MAC.
     pub fn list(&self) -> Vec<Listed> {
         let listed = |nic: &Nic| Listed { name: nic.name.clone(), network: nic.network, port: nic.port };
         self.lock().nics.values().map(listed).collect()
@@ -491,7 +491,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let ready = |patience| runtime.block_on(after.ready(patience));
         let missing = ready(Duration::ZERO).unwrap_err();
-        assert!(missing.contains("the overlay does not join this host") && missing.contains("net layout"));
+        assert!(missing.contains("this host is not part of the overlay") && missing.contains("net layout"));
         let node = thread::spawn(move || {
             thread::sleep(10 * PAUSE);
             drop((before, killed));

@@ -22,10 +22,10 @@ pub(super) fn fold(sum: u64) -> u16 {
     ((words >> 16) + (words & 0xffff)) as u16
 }
 
-/// Completes the partial checksum of `frame`, for those who would not; does nothing if it is not partial.
+/// Completes the partial checksum of `frame`, for receivers that would not; does nothing if it is not partial.
 ///
 /// # Errors
-/// If `vnet` does not fit the frame, which then is as it was.
+/// If `vnet` does not fit the frame, which is then unchanged.
 pub fn complete_checksum(vnet: &VnetHeader, frame: &mut [u8]) -> Result<(), VnetError> {
     vnet.validate(frame.len())?;
     if !vnet.needs_checksum() {
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_partial_or_not_there_is_left() {
+    fn absent_and_complete_checksums_are_left() {
         let mut frame = [7; 12];
         complete_checksum(&VnetHeader::default(), &mut frame).unwrap();
         assert!(complete_checksum(&VnetHeader::partial(9, 2), &mut frame).is_err());

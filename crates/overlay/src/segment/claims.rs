@@ -1,14 +1,14 @@
-//! Whether what a device says of a frame is so.
+//! Checks whether a frame is as its device claims.
 
 use super::checksum::{fold, sum};
 use super::layout::{Ip, Layout, Transport};
 use super::split::Plan;
 use super::vnet::VnetHeader;
 
-/// False if `frame` is not what `vnet`, which came with it, says: if its pieces cannot be found, or its TCP or UDP checksum is
-/// neither right nor one that was rightly begun.
+/// False if `frame` contradicts `vnet`, which came with it: its pieces cannot be found, or its TCP or UDP checksum is
+/// neither complete nor a correct partial one.
 ///
-/// True of all on which nothing can be said, as of fragments and of what is wrapped in another datagram.
+/// True for all frames that cannot be checked, such as fragments and encapsulated ones.
 #[must_use]
 pub fn is_as_said(vnet: &VnetHeader, frame: &[u8]) -> bool {
     let is_cut = Plan::of(vnet, frame).is_ok();
@@ -74,7 +74,7 @@ mod tests {
 
     const MACS: [u8; 12] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
 
-    /// A frame whose checksum is partial, with the header that says so.
+    /// A frame with a partial checksum, and its header.
     fn frame(ip: Ip, transport: Transport, payload: usize, tag: bool) -> (VnetHeader, Vec<u8>) {
         let (protocol, mut segment) = match transport {
             Transport::Tcp => {
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_right_is_as_said() {
+    fn correct_claims_are_confirmed() {
         for (vnet, mut frame) in each() {
             assert!(is_as_said(&vnet, &frame), "{vnet:?}");
             complete_checksum(&vnet, &mut frame).unwrap();
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_that_is_none_is_noticed() {
+    fn a_wrong_segment_claim_is_noticed() {
         let (vnet, frame) = frame(Ip::V4, Transport::Tcp, 3000, false);
         let segment = VnetHeader { gso_type: gso::TCPV4, gso_size: 1000, ..vnet };
         assert!(is_as_said(&segment, &frame));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_of_what_is_not_known() {
+    fn unknown_protocols_give_no_verdict() {
         let (vnet, whole) = frame(Ip::V4, Transport::Tcp, 100, false);
         // Another protocol, a fragment, a datagram that is cut off, a checksum that is of something within.
         let changed = |at: usize, byte: u8| {

@@ -1,5 +1,5 @@
-//! Questions that were answered here lately on behalf of a station. Who asks the same again was not helped by the answer: its
-//! address may be another station's by now, of which nobody has said so yet.
+//! Recently answered questions about a station. A station that repeats a question was not helped by the answer: the
+//! address may have passed to another station that has not announced it yet.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_asks_again_is_known_for_a_minute() {
+    fn a_repeated_question_is_known_for_a_minute() {
         let second = Duration::from_secs(1);
         let mac = |number: u16| Mac([2, 0, 0, 0, number.to_be_bytes()[0], number.to_be_bytes()[1]]);
         let target = |last| IpAddr::from([10, 0, 0, last]);

@@ -1,4 +1,4 @@
-//! Limits on what is sent to many.
+//! Rate limits of broadcast and flooded frames.
 
 use std::time::Duration;
 
@@ -14,23 +14,23 @@ pub struct Rate {
     pub bytes: u32,
 }
 
-/// What may be sent to many from one port, or from one node.
+/// The limit of flooded frames from one port, or from one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FloodRates {
-    /// Frames to a MAC of which nobody knows where it is.
+    /// Frames to a MAC with an unknown place.
     pub unknown: Rate,
     /// Frames to all, or to a group.
     pub broadcast: Rate,
 }
 
-/// What is sent to many.
+/// The kinds of flooded frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flood {
-    /// A frame to a MAC of which nobody knows where it is.
+    /// A frame to a MAC with an unknown place.
     Unknown,
     /// A frame to all, or to a group.
     Broadcast,
-    /// A loop probe: it has to get through just when all else is at its limit.
+    /// A loop probe: it has to pass above all when the others are at their limit.
     Probe,
     /// A notice of a change, too.
     Notice,
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_and_bytes_are_limited_each_kind_for_itself() {
+    fn frames_and_bytes_are_limited_separately() {
         let mut limits = limits();
         assert_eq!(passing(&mut limits, Flood::Unknown, 64, SECOND), 10);
         assert_eq!(passing(&mut limits, Flood::Broadcast, 64, SECOND), 5);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_fits_never_passes() {
+    fn a_frame_larger_than_the_bucket_never_passes() {
         assert_eq!(passing(&mut limits(), Flood::Broadcast, 1001, Duration::MAX), 0);
         assert_eq!(passing(&mut limits(), Flood::Broadcast, usize::MAX, Duration::MAX), 0);
     }

@@ -1,4 +1,4 @@
-//! What becomes of a frame from another node.
+//! Handles a frame from another node.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Where the coordinator says that MACs are.
+//! Places of managed MACs, as set by the coordinator.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -16,7 +16,7 @@ use crate::topology::NodeId;
 /// The most addresses of one MAC.
 pub const MAX_ADDRESSES: usize = 64;
 
-/// Where an instance's MAC lives.
+/// The place of an instance's MAC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// The MAC, in all VLANs.
@@ -31,7 +31,7 @@ pub struct Entry {
     pub addresses: Vec<IpAddr>,
 }
 
-/// What is known of a managed MAC. What each frame needs is apart, so that many MACs fit into the cache.
+/// The entry of a managed MAC. Fields that each frame needs are apart, so that many MACs fit into the cache.
 #[derive(Clone, Debug)]
 pub(super) struct Managed {
     /// `None` when the instance has ended.
@@ -44,13 +44,13 @@ struct Past {
     epoch: Epoch,
     addresses: Vec<IpAddr>,
     since: Duration,
-    /// Whose it was before, and until when what it sent from there is believed.
+    /// Its previous place, and until when frames from there are accepted.
     former: Option<(NodeId, Duration)>,
     /// Until when this node, where the MAC once was, sends on what still comes for it.
     forwards_until: Duration,
     /// Until when other nodes may send on to here what came to them for the MAC.
     follows_until: Duration,
-    /// Whether it has said that it is a router of IPv6.
+    /// True if it has announced itself as an IPv6 router.
     is_router: bool,
 }
 
@@ -60,12 +60,12 @@ impl Managed {
         self.past.epoch
     }
 
-    /// What the instance has.
+    /// The addresses of the instance.
     pub fn addresses(&self) -> &[IpAddr] {
         &self.past.addresses
     }
 
-    /// What is said of it, whose MAC is `mac`, to others.
+    /// The facts about it that are announced to others; its MAC is `mac`.
     pub fn station(&self, mac: Mac) -> Station {
         Station { mac, is_router: self.past.is_router }
     }
@@ -103,7 +103,7 @@ pub(super) struct ManagedMacs {
     me: NodeId,
     grace: Duration,
     table: HashMap<Mac, Managed, RandomState>,
-    /// Whose an address is. Two may have the same one; then it is nobody's that we would answer for.
+    /// The owner of an address. With two claims it has none that we would answer for.
     owners: HashMap<IpAddr, Owners, RandomState>,
 }
 
@@ -119,7 +119,7 @@ impl ManagedMacs {
         Self { me, grace, table: HashMap::default(), owners: HashMap::default() }
     }
 
-    /// What is known of `mac`, unless its instance has ended.
+    /// The entry of `mac`, unless its instance has ended.
     #[inline]
     pub fn get(&self, mac: Mac) -> Option<&Managed> {
         self.table.get(&mac).filter(|managed| managed.home.is_some())
@@ -144,7 +144,7 @@ impl ManagedMacs {
         self.table.len()
     }
 
-    /// Takes what the coordinator says, if it is news: `home` is `None` for an instance that has ended.
+    /// Applies an update of the coordinator, if it is new: `home` is `None` for an instance that has ended.
     pub fn push(&mut self, entry: &Entry, home: Option<Place>, now: Duration) -> bool {
         if !self.is_news(entry.mac, entry.epoch) {
             return false;
@@ -167,7 +167,7 @@ impl ManagedMacs {
         true
     }
 
-    /// How long what is sent on after a MAC may be under way: others hear later than this node that it has moved, and send on for the grace time.
+    /// How long a frame forwarded after a MAC may be in flight: others learn later than this node that it has moved, and forward for the grace time.
     fn follows(&self) -> Duration {
         self.grace * 2
     }
@@ -226,19 +226,19 @@ impl ManagedMacs {
         }
     }
 
-    /// Whether `address` is managed, and was last claimed by a MAC of which that is not known.
+    /// True if `address` is managed, and was last claimed by a MAC that is not its owner.
     pub fn is_disputed(&self, address: IpAddr) -> bool {
         self.owners.get(&address).is_some_and(|owners| owners.is_disputed)
     }
 
-    /// A station says that `mac` has `address`.
+    /// A station claims that `mac` has `address`.
     pub fn hear_claim(&mut self, address: IpAddr, mac: Mac) {
         if let Some(owners) = self.owners.get_mut(&address) {
             owners.is_disputed = !owners.macs.contains(&mac);
         }
     }
 
-    /// A station says that `mac` is a router of IPv6 that has `address`. In the name of another station that is not believed.
+    /// A station claims that `mac` is an IPv6 router with `address`. Claims in the name of another station are ignored.
     pub fn hear_router(&mut self, address: Ipv6Addr, mac: Mac) {
         let owners = self.owners.get(&IpAddr::V6(address));
         let is_others = owners.is_some_and(|owners| !owners.macs.contains(&mac));
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn stragglers_are_believed_and_sent_on_for_the_grace_time() {
+    fn late_frames_are_accepted_and_forwarded_for_the_grace_time() {
         let mut macs = macs();
         macs.push(&entry(1, 1), Some(Place::Port(PortId(1))), SECOND);
         macs.push(&entry(2, 1), Some(Place::Node(OTHER)), SECOND * 10);
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_two_claim_is_nobodys() {
+    fn an_address_with_two_claims_is_not_answered() {
         let mut macs = macs();
         let other = Mac([2, 0, 0, 0, 0, 2]);
         macs.push(&entry(1, 1), Some(Place::Node(OTHER)), SECOND);
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_whose_claim_came_last() {
+    fn the_last_claim_owns_an_address() {
         let mut macs = macs();
         let (other, address) = (Mac([2, 0, 0, 0, 0, 2]), IpAddr::from([10, 0, 0, 1]));
         macs.hear_claim(address, other);
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_router_is_one_wherever_it_moves_and_until_it_ends() {
+    fn a_router_stays_one_through_moves_until_it_ends() {
         let mut macs = macs();
         let (other, own, others) =
             (Mac([2, 0, 0, 0, 0, 2]), "fe80::1".parse().unwrap(), "fe80::2".parse().unwrap());

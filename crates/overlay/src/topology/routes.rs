@@ -1,4 +1,4 @@
-//! The ways of one version, as one node sees them.
+//! The routes of one version, as one node sees them.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -54,7 +54,7 @@ impl Routes {
         self.version
     }
 
-    /// Whose they are.
+    /// The node that they belong to.
     #[must_use]
     pub fn me(&self) -> NodeId {
         self.me
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn children_are_those_who_take_the_node_for_their_parent() {
+    fn children_are_the_nodes_with_this_parent() {
         for topology in some_topologies() {
             let routes = all_routes(&topology);
             for (ingress, me) in routes.iter().flat_map(|a| routes.iter().map(move |b| (a.me(), b))) {
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_for_one_node_comes_from_where_it_may_come() {
+    fn unicast_frames_are_accepted_only_from_valid_neighbours() {
         for topology in some_topologies() {
             let routes = all_routes(&topology);
             let at = |node: NodeId| &routes[usize::from(node.0 / 3)];

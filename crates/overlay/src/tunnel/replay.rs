@@ -1,6 +1,6 @@
-//! That no datagram is taken twice, though they may overtake each other.
+//! Replay protection: no datagram is accepted twice, though they may overtake each other.
 //!
-//! A ring of bits, one for each of the newest counters, as in RFC 6479: whole words are cleared as the window moves on.
+//! A ring of bits, one for each of the newest counters, as in RFC 6479: whole words are cleared as the window advances.
 
 /// Bits of a word.
 const BITS: u64 = u64::BITS as u64;
@@ -8,24 +8,24 @@ const BITS: u64 = u64::BITS as u64;
 /// Words of the ring.
 const WORDS: usize = 128;
 
-/// How far a datagram may be behind the newest one. One word is always being filled anew.
+/// How far a datagram may be behind the newest one. One word is always being refilled.
 pub const REACH: u64 = (WORDS as u64 - 1) * BITS;
 
 /// Which counters have been seen.
 #[derive(Clone, Debug)]
-pub struct Window {
+pub struct ReplayWindow {
     /// One more than the highest counter that was seen.
     next: u64,
     words: [u64; WORDS],
 }
 
-impl Default for Window {
+impl Default for ReplayWindow {
     fn default() -> Self {
         Self { next: 0, words: [0; WORDS] }
     }
 }
 
-impl Window {
+impl ReplayWindow {
     /// How many counters there are up to the highest that was seen.
     #[must_use]
     pub fn reached(&self) -> u64 {
@@ -99,10 +99,10 @@ mod tests {
     }
 
     #[test]
-    fn it_knows_what_a_list_of_all_knows() {
+    fn the_replay_window_agrees_with_a_full_list() {
         for seed in 1..200 {
             let (mut window, mut model, mut state) =
-                (Window::default(), Model::default(), seed * 0x9e37_79b9);
+                (ReplayWindow::default(), Model::default(), seed * 0x9e37_79b9);
             let (mut newest, stride) = (random(&mut state) % 3 * 1000, 1 << (random(&mut state) % 15));
             for _ in 0..2000 {
                 let counter = match random(&mut state) % 4 {
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn the_last_counter_is_never_fresh() {
-        let mut window = Window::default();
+        let mut window = ReplayWindow::default();
         window.mark(u64::MAX - 1);
         assert!(!window.is_fresh(u64::MAX) && !window.is_fresh(u64::MAX - 1) && !window.is_fresh(0));
         assert!(window.is_fresh(u64::MAX - 2));

@@ -35,7 +35,7 @@ fn three() -> Packet {
     Packet::tcp(3000, 1000)
 }
 
-/// What comes behind `packet`.
+/// The payload behind `packet`.
 fn next(packet: &Packet, length: usize) -> Packet {
     let mut next = Packet { payload: vec![7; length], ..packet.clone() };
     let (tcp, behind) = (next.tcp_mut(), packet.payload.len() as u32);
@@ -49,7 +49,7 @@ fn flags(flags: ChangeTcp) -> impl Fn(&mut Packet) {
 }
 
 #[test]
-fn all_that_a_piece_says_must_be_the_same() {
+fn all_header_fields_of_pieces_must_match() {
     let changes: [(&str, ChangePacket); 16] = [
         ("destination", |packet| packet.link[0] ^= 4),
         ("source", |packet| packet.link[6] ^= 4),
@@ -76,7 +76,7 @@ fn all_that_a_piece_says_must_be_the_same() {
 }
 
 #[test]
-fn timestamps_must_be_the_same() {
+fn timestamps_must_match() {
     let mut segment = three();
     segment.tcp_mut().set_options_raw(&[1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2]).unwrap();
     assert_eq!(counts(&segment.split()), [3]);
@@ -87,7 +87,7 @@ fn timestamps_must_be_the_same() {
 }
 
 #[test]
-fn ipv6_must_be_the_same() {
+fn ipv6_headers_must_match() {
     let segment = three().over_ipv6();
     let changes: [fn(&mut etherparse::Ipv6Header, &mut Vec<u8>); 5] = [
         |header, _| header.flow_label = etherparse::Ipv6FlowLabel::ZERO,
@@ -164,7 +164,7 @@ fn other_flags_are_not_merged() {
 }
 
 #[test]
-fn a_reduced_window_is_told_once_or_always() {
+fn a_reduced_tcp_window_is_flagged_once_or_always() {
     let cwr = |packet: &mut Packet| packet.tcp_mut().cwr = true;
     assert_eq!(changed(&three(), 0, cwr), [3]);
     assert_eq!(changed(&three(), 1, cwr), [1, 2]);
@@ -203,7 +203,7 @@ fn datagrams_of_one_size_are_merged() {
     assert_eq!(counts(&[first(three()), first(three().with_udp())]), [1, 1]);
 }
 
-/// What comes of three pieces of which the first, the second, and then all were changed as bytes.
+/// The merged result of three pieces after the first, the second, and then all were changed as bytes.
 fn raw(segment: &Packet, change: impl Fn(&mut Frame)) -> [Vec<usize>; 3] {
     [0..1, 1..2, 0..3].map(|changed| {
         let mut frames: Vec<Frame> = segment.split().iter().map(frame).collect();
@@ -215,7 +215,7 @@ fn raw(segment: &Packet, change: impl Fn(&mut Frame)) -> [Vec<usize>; 3] {
 }
 
 #[test]
-fn what_is_not_a_piece_passes_alone() {
+fn unmergeable_frames_pass_alone() {
     let alone = [vec![1, 2], vec![1, 1, 1], vec![1, 1, 1]];
     let (ip, tcp) = (18, 38);
     let changes: [(&str, ChangeFrame); 13] = [

@@ -70,7 +70,7 @@ fn the_longest_segments() {
 }
 
 #[test]
-fn what_is_no_segment_is_left_as_it_is() {
+fn a_single_frame_is_left_unchanged() {
     let packet = Packet::tcp(1000, 1000);
     let garbage = VnetHeader { hdr_len: 7, gso_size: 1, ..packet.piece_vnet() };
     let valid = VnetHeader { flags: flag::DATA_VALID, ..VnetHeader::default() };
@@ -89,7 +89,7 @@ fn a_segment_without_payload_is_a_piece() {
 }
 
 #[test]
-fn lengths_that_headers_say_are_not_believed() {
+fn lengths_in_headers_are_not_trusted() {
     let packet = Packet::tcp(5000, 1448).with_udp();
     let mut frame = packet.partial();
     let (ip, udp) = (packet.link.len() + 2, packet.transport_at());
@@ -100,7 +100,7 @@ fn lengths_that_headers_say_are_not_believed() {
 }
 
 #[test]
-fn a_partial_sum_that_comes_out_as_0_is_none_for_udp_only() {
+fn a_zero_checksum_means_none_for_udp_only() {
     let zero = |mut packet: Packet| {
         // The last word makes the sum what it has to be.
         packet.payload.extend([0, 0]);
@@ -125,7 +125,7 @@ fn refusal(packet: &Packet, vnet: VnetHeader, change: impl FnOnce(&mut Vec<u8>))
 }
 
 #[test]
-fn what_contradicts_itself_is_refused() {
+fn contradictory_segments_are_refused() {
     let packet = Packet::tcp(3000, 1000);
     let vnet = packet.vnet();
     let refused = |vnet| refusal(&packet, vnet, |_| ());
@@ -154,7 +154,7 @@ fn what_contradicts_itself_is_refused() {
 }
 
 #[test]
-fn headers_that_are_none_are_refused() {
+fn malformed_headers_are_refused() {
     let packet = Packet::tcp(3000, 1000);
     let (ip, tcp) = (packet.link.len() + 2, packet.transport_at());
     let refused = |change: &dyn Fn(&mut Vec<u8>)| match refusal(&packet, packet.vnet(), change) {
@@ -183,7 +183,7 @@ fn headers_that_are_none_are_refused() {
 }
 
 #[test]
-fn extensions_are_looked_behind_but_not_without_an_end() {
+fn extension_headers_are_skipped_up_to_a_limit() {
     let with = |count: usize, kind: u8| {
         let mut packet = Packet::tcp(3000, 1000).over_ipv6();
         let Ip::V6 { header, extensions, .. } = &mut packet.ip else { panic!("IPv4") };
@@ -217,7 +217,7 @@ fn pieces_are_limited() {
 }
 
 #[test]
-fn sequence_and_identification_go_round() {
+fn sequence_and_identification_wrap_around() {
     let mut packet = Packet::tcp(5000, 1000);
     packet.tcp_mut().sequence_number = u32::MAX - 1500;
     packet.ipv4_mut().identification = 0xfffe;

@@ -18,11 +18,11 @@ use world::World;
 enum Mode {
     /// Nothing, and nothing changes: all arrives, and in order.
     Calm,
-    /// Topologies change, MACs move, links reorder, but nothing is lost, and who waits for others does: all that is for
+    /// Topologies change, MACs move, links reorder, but nothing is lost, and each step waits for the others: every frame for
     /// one station arrives, once.
     Orderly,
-    /// Links lose frames and are cut, messages are late, repeated and in any order, nobody waits, stations lie: nothing
-    /// arrives where it must not.
+    /// Links lose frames and are cut, messages are late, repeated and in any order, no step waits, stations send forged frames: nothing
+    /// arrives at a wrong place.
     Rough,
 }
 
@@ -48,7 +48,7 @@ impl Drop for Replay {
 }
 
 #[test]
-fn what_must_hold_holds_over_many_seeds() {
+fn invariants_hold_over_many_seeds() {
     let seeds = match number("SWITCH_SEED") {
         Some(seed) => seed..seed + 1,
         None => 0..number("SWITCH_SEEDS").unwrap_or(2000),

@@ -1,4 +1,4 @@
-//! Address handles, and datagrams from queue pairs to links.
+//! Address handles, and the path of datagrams from queue pairs to links.
 
 use crate::address::{Address, AddressHandle};
 use crate::attr::{AddressVector, QpKind};

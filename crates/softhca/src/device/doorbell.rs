@@ -1,4 +1,4 @@
-//! What posting brings about: requests leave, at once or in company.
+//! The doorbell: transmits posted requests, at once or in a batch.
 
 use crate::attr::QpKind;
 use crate::completion_queue::CompletionQueue;
@@ -29,14 +29,14 @@ impl Device {
         self.transmit_of(qp)
     }
 
-    /// Whether who has posted on `qp`, which has left over link `at`, should look at links as well. A program that posts much
+    /// True if the caller that posted on `qp`, over link `at`, should drive links as well. A program that posts much
     /// before it polls then need not be helped by the thread, which would wake for each acknowledgement, and want the lock.
     fn looks_as_well(&self, qp: Qp, at: usize) -> bool {
         let Some(entry) = self.core.qps.get(qp.0) else { return false };
         entry.has_long_request() && !self.waits_for_events(entry) && self.links.links[at].gathers()
     }
 
-    /// True if who has posted on `qp` is about to wait for events, and so will be helped by the thread anyway.
+    /// True if the caller that posted on `qp` is about to wait for events, so that the thread will drive links anyway.
     fn waits_for_events(&self, qp: &QueuePair) -> bool {
         self.core.cqs.get(qp.init.send_cq.0).is_some_and(CompletionQueue::is_armed)
     }
@@ -116,7 +116,7 @@ impl Device {
         let entry = self.core.qps.get(qp.0).filter(|entry| !entry.sends.is_empty())?;
         match (entry.peer, entry.link) {
             _ if entry.init.kind == QpKind::Ud => self.send_datagrams(qp),
-            // No process can have that QPN: it is as if nobody answered.
+            // No process can have that QPN: the request times out as if the peer did not answer.
             (None, _) => {
                 let head = entry.sends.head();
                 self.core.on_not_ready(qp, head);

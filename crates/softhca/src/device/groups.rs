@@ -10,7 +10,7 @@ use crate::groups::GroupId;
 use crate::handle::Qp;
 
 impl Device {
-    /// `qp` receives what is sent to `group`, its own datagrams as well. Returns whether it is the first queue pair of
+    /// Attaches `qp` to `group`; it also receives its own datagrams. Returns whether it is the first queue pair of
     /// the process that does: then the user makes the process a member.
     ///
     /// # Errors
@@ -22,7 +22,7 @@ impl Device {
         Ok(self.core.groups.attach(group, qp))
     }
 
-    /// `qp` receives from `group` no more. Returns whether it was the last queue pair of the process.
+    /// Detaches `qp` from `group`. Returns whether it was the last queue pair of the process.
     ///
     /// # Errors
     /// `INVALID` if it did not receive.
@@ -36,7 +36,7 @@ impl Device {
         self.core.groups.of(qp)
     }
 
-    /// Groups of which the members are to be found out; each is named once until [`Self::learn_members`].
+    /// Groups whose members the user has to find out; each is named once until [`Self::learn_members`].
     pub fn take_group_requests(&mut self, into: &mut Vec<GroupId>) {
         self.core.groups.take_wanted(into);
     }

@@ -1,4 +1,4 @@
-//! Links to peers, the passing of time, and suspension.
+//! Links to peers, timers, and suspension.
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
@@ -29,7 +29,7 @@ const AFTER_LOSS: Duration = Duration::from_millis(2);
 /// A peer that cannot be reached for this long is given up.
 const OUTAGE_LIMIT: Duration = Duration::from_secs(60);
 
-/// All links of a device. Those that are of no use to anybody are forgotten: a process may have very many peers in its life.
+/// All links of a device. Unused links are evicted: a process may have very many peers while it runs.
 #[derive(Default)]
 pub(super) struct Links {
     pub links: Vec<Link>,
@@ -38,7 +38,7 @@ pub(super) struct Links {
     free: Vec<usize>,
     /// How many were forgotten with their numbers, for want of room.
     evicted: u64,
-    /// Connected queue pairs for whose peers there was no room.
+    /// Connected queue pairs that wait for a link to their peers.
     linkless: Vec<(ProcessId, Qp)>,
     /// Those with a stream.
     pub live: Vec<usize>,
@@ -101,7 +101,7 @@ impl Links {
         true
     }
 
-    /// Forgets link `at` if nobody has any use for it, nor counts on what it knows, and if the next one would look the same to its peer.
+    /// Evicts link `at` if it is unused, holds no state that matters, and its successor would look the same to the peer.
     fn tidy(&mut self, own: ProcessId, at: usize) {
         let link = &self.links[at];
         let looks_the_same = link.renewal == self.evicted;
@@ -150,7 +150,7 @@ impl Links {
         (self.has_room(peer, limit) || self.evict(own, &[])).then(|| self.to(peer))
     }
 
-    /// The same for several, all of which are needed together: none is forgotten for another.
+    /// Finds or makes links to several peers that are needed together: none is evicted for another.
     pub fn reach_all(&mut self, own: ProcessId, peers: &[ProcessId], limit: u32) -> Vec<usize> {
         let mut links = Vec::with_capacity(peers.len());
         for peer in peers {
@@ -163,7 +163,7 @@ impl Links {
 
     /// `qp` has a datagram for which link `at` has no room.
     pub fn wait_for_room(&mut self, at: usize, qp: Qp) {
-        // Whoever sleeps has to know that this wait has an end.
+        // A sleeping thread has to learn that this wait has an end.
         self.version += u64::from(self.links[at].datagrams.wait_for_room(qp));
     }
 
@@ -195,7 +195,7 @@ impl Links {
         }
     }
 
-    /// `qp` executes nothing any more: its peer is told what it has executed, and must not wait for ever for answers
+    /// `qp` stops executing requests: its peer learns which ones were executed, and must not wait for ever for answers
     /// that it will not give.
     fn end_responder(&mut self, core: &mut Core, peer: ProcessId, handle: Qp) {
         let Some(link) = self.find(peer) else { return };
@@ -231,7 +231,7 @@ impl Links {
 }
 
 impl Device {
-    /// Lets `qp` execute nothing any more, and says so to its peer at once: the application may end the process next.
+    /// Makes `qp` stop executing requests, and tells its peer at once: the application may exit next.
     pub(super) fn end_responder(&mut self, qp: Qp, peer: ProcessId) {
         self.links.end_responder(&mut self.core, peer, qp);
         let Some(&at) = self.links.by_peer.get(&peer) else { return };
@@ -267,7 +267,7 @@ impl Device {
             // The process lacks something, for as long as it likes.
             Err(_) => {
                 self.links.links[at].pause = Pause::Noted(AFTER_REFUSAL);
-                // Who sleeps learns of the pause.
+                // A sleeping thread has to learn of the pause.
                 self.links.version += 1;
             }
         }
@@ -276,8 +276,8 @@ impl Device {
     fn start_link(&mut self, at: usize, stream: Box<dyn Stream>) {
         self.links.adopt(&mut self.core, at);
         let Core { process, fabric, .. } = self.core;
-        let life = self.life.wrapping_add(self.links.links[at].renewal);
-        let own = Hello { process, fabric, epoch: self.epoch, life };
+        let incarnation = self.incarnation.wrapping_add(self.links.links[at].renewal);
+        let own = Hello { process, fabric, epoch: self.epoch, incarnation };
         self.links.links[at].open(&self.core, stream, &own);
         self.links.live.push(at);
         self.links.version += 1;
@@ -300,8 +300,8 @@ impl Device {
         budget < BUDGET
     }
 
-    /// A peer that has ended takes nothing any more, but what it sent before that may not have been read yet, such as
-    /// acknowledgements that nobody will say again.
+    /// Reads the rest of a closed link's stream: a peer that has ended takes nothing any more, but its last frames may be unread, such as
+    /// acknowledgements, which are not repeated.
     fn take_what_is_left(&mut self, at: usize) {
         /// More than sockets hold: a peer that only pretends to have ended must not hold us for ever.
         const MOST: u32 = 64;
@@ -317,7 +317,7 @@ impl Device {
         let _whole = Uncancelled::new();
         self.tell_news();
         self.close_gate(at);
-        // A peer that ended it before it said anything may have had no descriptor for it.
+        // A peer that closed the stream before its HELLO may have had no descriptor for it.
         let is_silent = self.links.links[at].state == State::Greeting { heard: false };
         let is_refused = reason == LinkLoss::Goodbye || is_silent && matches!(reason, LinkLoss::Broken(_));
         self.links.close(&mut self.core, at);
@@ -358,7 +358,7 @@ impl Device {
         !self.links.lingers && !self.is_unsettled() && self.links.live.iter().all(is_quiet)
     }
 
-    /// What a poll of an empty completion queue does where something has arrived.
+    /// Drives the links for a poll of an empty completion queue when data has arrived.
     ///
     /// Acknowledgements wait while messages come in, to ride on what the application sends next;
     /// a poll that finds the link quiet sends them.
@@ -395,7 +395,7 @@ impl Device {
     }
 
     /// Copies what links still have to send of queue pairs that have failed, before the application
-    /// can learn of it and take its memory back; forgets windows that were found closed; and sends datagrams for which
+    /// can learn of it and take its memory back; forgets direct mappings that were found closed; and sends datagrams for which
     /// there is room again.
     #[inline]
     pub(super) fn settle(&mut self) {
@@ -420,7 +420,7 @@ impl Device {
             }
         }
         while let Some(qp) = self.core.stale.pop() {
-            self.close_stale_windows(qp);
+            self.close_stale_direct_mappings(qp);
         }
         while !self.suspended
             && let Some(qp) = self.core.unblocked.pop()
@@ -435,7 +435,7 @@ impl Device {
     }
 
     /// A link is there. An older one to the same peer is dropped. `peer_epoch` is what the peer's node
-    /// says; a peer that says less itself is refused.
+    /// reports; a peer with a lower epoch in its HELLO is refused.
     pub fn link_up(&mut self, peer: ProcessId, peer_epoch: Epoch, stream: Box<dyn Stream>) {
         if self.suspended {
             return;
@@ -516,7 +516,7 @@ impl Device {
         progress
     }
 
-    /// Ends pauses whose time has come. Returns when the next one ends.
+    /// Ends pauses that are over. Returns when the next one ends.
     fn run_timers(&mut self, now: Duration, did_work: &mut bool) -> Option<Duration> {
         let mut next: Option<Duration> = None;
         let mut note = |deadline: Duration| next = Some(next.map_or(deadline, |next| next.min(deadline)));
@@ -535,7 +535,7 @@ impl Device {
             false
         });
         if !self.core.waiting.is_empty() {
-            // Who has begun to wait meanwhile has not been asked until when.
+            // A queue pair that has begun to wait meanwhile has not set a deadline yet.
             note(now);
         }
         self.core.waiting.append(&mut waiting);
@@ -600,7 +600,7 @@ impl Device {
         self.core.acks_sent
     }
 
-    /// True if [`Self::progress`] would send something, such as acknowledgements that wait for company.
+    /// True if [`Self::progress`] would send something, such as delayed acknowledgements.
     #[must_use]
     pub fn has_output(&self) -> bool {
         self.links.live.iter().any(|&at| self.links.links[at].has_work())
@@ -612,13 +612,13 @@ impl Device {
         self.links.live.len()
     }
 
-    /// Changes whenever who sleeps on [`Self::waitables`] might miss something without asking for them anew.
+    /// Changes whenever a thread that sleeps on [`Self::waitables`] has to fetch them again.
     #[must_use]
     pub fn waitables_version(&self) -> u64 {
         self.links.version
     }
 
-    /// What to sleep on between calls of `progress`.
+    /// The descriptors to sleep on between calls of `progress`.
     pub fn waitables(&self, into: &mut Vec<Waitable>) {
         for &at in &self.links.live {
             let link = &self.links.links[at];
@@ -628,7 +628,7 @@ impl Device {
         }
     }
 
-    /// All descriptors of links, with which they end, also those that nobody sleeps on.
+    /// All descriptors of links that report their end, also those on which no thread sleeps.
     #[must_use]
     pub fn link_descriptors(&self) -> Vec<RawFd> {
         let mut descriptors = Vec::new();
@@ -657,7 +657,7 @@ impl Device {
         may_sleep
     }
 
-    /// Takes the announcement back: after waking, or when an application polls by itself.
+    /// Withdraws the announcement: after waking, or when an application polls by itself.
     pub fn awake(&mut self) {
         for &at in &self.links.live {
             if let Some(stream) = self.links.links[at].stream.as_mut() {

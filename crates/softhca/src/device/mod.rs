@@ -1,13 +1,13 @@
-//! The device: one process' objects, links and clocks.
+//! The device: the objects, links and timers of one process.
 //!
 //! * `memory_windows`: memory windows.
-//! * `registration`: regions that change, and such that are nowhere.
+//! * `registration`: re-registration, null regions, and real addresses of regions.
 //! * `objects`: domains, regions, completion queues.
 //! * `queue_pairs`: queue pairs and posting.
-//! * `datagrams`: address handles, and what is sent to them. `groups`: multicast.
-//! * `links`: links to peers, time, suspension. * `doorbell`: what posting brings about.
+//! * `datagrams`: address handles and datagrams. `groups`: multicast.
+//! * `links`: links to peers, timers, suspension. * `doorbell`: transmission of posted requests.
 //! * `shared_queues`: shared receive queues, XRC domains.
-//! * `sharing`: memory shared with neighbours.
+//! * `sharing`: direct mappings of memory between neighbours.
 
 mod datagrams;
 mod doorbell;
@@ -34,23 +34,23 @@ use crate::share::owner::Sharing;
 use links::Links;
 pub use registration::Rereg;
 
-/// What a device is made of.
+/// The parameters of a new device.
 pub struct Config {
-    /// Whose device it is.
+    /// The process that owns the device.
     pub process: ProcessId,
     /// The fabric of its instance.
     pub fabric: FabricId,
-    /// Tells this process from others that have, or had, its name: a random number.
-    pub life: u64,
-    /// The moves of its instance so far.
+    /// A random number that tells this process from others with the same identity, earlier or later.
+    pub incarnation: u64,
+    /// How often its instance has moved.
     pub epoch: Epoch,
     /// How real handles are picked.
     pub handles: Box<dyn HandleSource>,
-    /// What it can hold.
+    /// Its limits.
     pub limits: Limits,
 }
 
-/// What [`Device::progress`] did.
+/// The result of [`Device::progress`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes were moved or timers ran out.
@@ -70,26 +70,25 @@ pub struct Counts {
     pub memory_regions: u32,
 }
 
-/// What [`Device::suspend`] found.
+/// The result of [`Device::suspend`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Suspended {
     /// Peers to which a connection has carried traffic since it connected or the peer moved.
     pub active_peers: Vec<ProcessId>,
-    /// What the device holds.
+    /// The objects that the device holds.
     pub counts: Counts,
 }
 
 /// The RDMA device of one process.
 ///
-/// Calls that find an argument wrong return [`Errno::INVALID`]; those that meet a limit
-/// [`Errno::NO_MEMORY`]; those that would pull something from under another object
-/// [`Errno::BUSY`].
+/// Calls return [`Errno::INVALID`] for a wrong argument, [`Errno::NO_MEMORY`] at a limit, and
+/// [`Errno::BUSY`] if another object still uses the one in question.
 pub struct Device {
     core: Core,
     links: Links,
     registered: RegisteredList,
     epoch: Epoch,
-    life: u64,
+    incarnation: u64,
     suspended: bool,
     sharing: Sharing,
     /// The QP number given out last.
@@ -102,13 +101,13 @@ impl Device {
     /// A device without objects or links.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        let Config { process, fabric, life, epoch, handles, limits } = config;
+        let Config { process, fabric, incarnation, epoch, handles, limits } = config;
         Self {
             core: Core::new(process, fabric, limits, handles),
             links: Links::default(),
             registered: RegisteredList::default(),
             epoch,
-            life,
+            incarnation,
             suspended: false,
             sharing: Sharing::default(),
             qp_numbers: 0,
@@ -116,20 +115,20 @@ impl Device {
         }
     }
 
-    /// What the device can hold.
+    /// The limits of the device.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.core.limits
     }
 
-    /// What the device holds.
+    /// The number of objects that the device holds.
     #[must_use]
     pub fn counts(&self) -> Counts {
         Counts { queue_pairs: self.core.qps.len() as u32, memory_regions: self.core.regions.len() as u32 }
     }
 
     /// Queue pairs that wait for a moment to come. It grows when another one starts to wait: the next
-    /// [`Self::progress`] says until when.
+    /// [`Self::progress`] returns the deadline.
     #[must_use]
     #[inline]
     pub fn waiting(&self) -> usize {

@@ -104,7 +104,7 @@ impl Device {
         self.insert_cq(CompletionQueue::new(depth))
     }
 
-    /// The same for one that notes in [`Wc::timestamp`] what `clock` says when something completes.
+    /// Creates one whose completions carry in [`Wc::timestamp`] the time of `clock`.
     ///
     /// # Errors
     /// Those of [`Self::create_cq`].
@@ -143,7 +143,7 @@ impl Device {
         Ok(())
     }
 
-    /// Hands completions to `take`, at most `room`, and says how many. Drives the links when there is none
+    /// Passes completions to `take`, at most `room`, and returns how many. Drives the links when there is none
     /// yet.
     ///
     /// # Errors
@@ -204,7 +204,7 @@ impl Device {
         Ok(())
     }
 
-    /// What a shared receive queue holds.
+    /// The limits and attributes of a shared receive queue.
     ///
     /// # Errors
     /// `INVALID` if there is no such queue.

@@ -1,4 +1,4 @@
-//! Queue pairs: their making, changing and ending, and the posting of work.
+//! Queue pairs: create, modify, destroy, and post work requests.
 
 use fabric::ProcessId;
 use verbs::Translation;

@@ -1,4 +1,4 @@
-//! Memory regions that change, that are nowhere, and where they are.
+//! Re-registration of memory regions, null regions, and the real addresses of regions.
 
 use crate::attr::Access;
 use crate::device::{Device, require, require_room};
@@ -7,7 +7,7 @@ use crate::handle::{Keys, Mr, Pd};
 use crate::region::Region;
 use crate::work::Sge;
 
-/// What of a region is to change.
+/// The attributes of a region that change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rereg {
     /// Where it is: address and bytes. Peers and work requests then call its first byte by its address, unless it is
@@ -15,7 +15,7 @@ pub struct Rereg {
     pub translation: Option<(u64, u64)>,
     /// Its protection domain.
     pub pd: Option<Pd>,
-    /// What may be done to it.
+    /// The new access rights.
     pub access: Option<Access>,
 }
 
@@ -66,7 +66,7 @@ impl Device {
         self.core.regions.local(pd, sge, needs)
     }
 
-    /// What may be done to a region.
+    /// The access rights of a region.
     ///
     /// # Errors
     /// `INVALID` if there is no such region.

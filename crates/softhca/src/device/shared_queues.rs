@@ -99,7 +99,7 @@ impl Device {
         Ok(Xrcd(self.core.xrcds.insert(Domain::default())))
     }
 
-    /// Ends such a domain.
+    /// Closes such a domain.
     ///
     /// # Errors
     /// `BUSY` while something is in it.

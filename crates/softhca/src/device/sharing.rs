@@ -1,4 +1,4 @@
-//! Memory shared with neighbours.
+//! Direct mappings: memory shared with neighbours on the same host.
 
 use std::os::fd::AsFd;
 
@@ -7,8 +7,8 @@ use waiting::Uncancelled;
 use crate::attr::Access;
 use crate::device::Device;
 use crate::handle::Qp;
+use crate::share::direct_mapping::Direct;
 use crate::share::owner::{Answer, whole_pages};
-use crate::share::window::Direct;
 use crate::wire::{Export, Header};
 use crate::work::Rdma;
 
@@ -37,30 +37,30 @@ impl Device {
         match self.core.direct(qp, rdma) {
             Direct::Done => return true,
             Direct::Declined => {}
-            Direct::Unknown(rkey) => self.want_window(qp, rkey),
-            Direct::Closed => self.close_stale_windows(qp),
+            Direct::Unknown(rkey) => self.want_direct_mapping(qp, rkey),
+            Direct::Closed => self.close_stale_direct_mappings(qp),
         }
         false
     }
 
-    /// Forgets the windows of `qp`'s neighbour that are closed.
-    pub(super) fn close_stale_windows(&mut self, qp: Qp) {
+    /// Forgets the direct mappings of `qp`'s neighbour that are closed.
+    pub(super) fn close_stale_direct_mappings(&mut self, qp: Qp) {
         if let Some(at) = self.core.qps.get(qp.0).and_then(|qp| qp.link) {
-            self.links.links[at].close_stale_windows(&mut self.core);
+            self.links.links[at].close_stale_direct_mappings(&mut self.core);
         }
     }
 
-    /// Asks the neighbour of `qp` once for a window to what `rkey` names.
-    fn want_window(&mut self, qp: Qp, rkey: u32) {
+    /// Asks the neighbour of `qp` once for a direct mapping to what `rkey` names.
+    fn want_direct_mapping(&mut self, qp: Qp, rkey: u32) {
         let Some(entry) = self.core.qps.get_mut(qp.0) else { return };
         let Some(link) = entry.link.map(|at| &mut self.links.links[at]) else { return };
-        if link.neighbour().is_some() && entry.may_ask() && entry.windows.ask(rkey) {
-            link.ask_for_window(&self.core, qp, rkey);
+        if link.neighbour().is_some() && entry.may_ask() && entry.direct_mappings.ask(rkey) {
+            link.ask_for_direct_mapping(&self.core, qp, rkey);
             self.registered.mark_active(link.peer);
         }
     }
 
-    /// Turns a little more memory, and answers neighbours. Returns whether more is to be done.
+    /// Converts a little more memory, and answers neighbours. Returns whether more remains.
     pub(super) fn run_sharing(&mut self) -> bool {
         let _whole = Uncancelled::new();
         let mut waiting = false;
@@ -80,14 +80,14 @@ impl Device {
         waiting
     }
 
-    /// True if the neighbour waits for a window, and listens.
+    /// True if the neighbour waits for a direct mapping, and listens.
     #[inline]
     pub(super) fn is_asked_for_memory(&self, at: usize) -> bool {
         let link = &self.links.links[at];
         !link.sharing.asked.is_empty() && !link.blocked
     }
 
-    /// Opens the window that `request` asks for, if it may be. False if it has to wait.
+    /// Exports the memory that `request` asks for, if its rights allow that. False if it has to wait.
     fn answer_map_request(&mut self, at: usize, request: &Header) -> bool {
         let link = &mut self.links.links[at];
         let Some(qp) = self.core.qp_names.by_real(request.dst_qpn).map(Qp) else { return true };
@@ -106,7 +106,7 @@ impl Device {
             Answer::NotYet => return false,
             Answer::Never => return true,
         };
-        // Who has the descriptor can do all that it allows, also what the queue pair does not.
+        // A process with the descriptor can do all that it allows, beyond the rights of the queue pair.
         if shared.writable != rights.contains(Access::REMOTE_WRITE) {
             return true;
         }
@@ -138,20 +138,20 @@ impl Device {
         true
     }
 
-    /// Voids all windows to our memory.
+    /// Voids all direct mappings to our memory.
     pub(super) fn close_gates(&mut self) {
         let mut all_left = true;
         for turn in 0..self.links.live.len() {
             all_left &= self.links.links[self.links.live[turn]].close_gate();
         }
         if !all_left {
-            // Who stays is left behind in memory that is not ours any more.
+            // A peer that stays inside keeps memory that is not ours any more.
             self.sharing.turn_all_back();
         }
     }
 
-    /// Voids the windows of one peer. If it stays inside, memory is taken away from all, so that nobody else may
-    /// be inside either.
+    /// Voids the direct mappings of one peer. If it stays inside, the memory is revoked from all peers, so that no other is
+    /// inside either.
     pub(super) fn close_gate(&mut self, at: usize) {
         if !self.links.links[at].close_gate() {
             self.close_gates();

@@ -1,17 +1,17 @@
-//! Datagrams on their way between two processes.
+//! Datagrams in flight between two processes.
 //!
-//! They are numbered for the link, whosever they are, and their sender keeps them until the peer has taken them: so
-//! they outlive a lost link, and none is lost in a move. An unreliable network may drop any; here they are dropped only
-//! where nobody could wait for them:
+//! The link numbers them across all queue pairs, and the sender keeps each one until the peer has taken it. So datagrams
+//! survive a lost link, and a move loses none. An unreliable network may drop any datagram; this one drops them only
+//! where waiting would be of no use:
 //!
-//! * there is no queue pair that takes them, or the process is gone;
-//! * its queue pair had no receive posted for as long as [`PATIENCE`];
-//! * its process took less than half of what was on its way in [`LONGEST_WAIT`], though the link was there;
-//! * its process has forgotten us for want of room, or one of both was restored from a checkpoint: then what is on its way may have
-//!   arrived before, and does not leave again.
+//! * no queue pair takes them, or the process is gone;
+//! * the receiving queue pair had no receive posted for as long as [`PATIENCE`];
+//! * the receiving process took less than half of those in flight in [`LONGEST_WAIT`], though the link was up;
+//! * the receiving process has evicted our link state for want of room, or one of both was restored from a checkpoint: then those in
+//!   flight may have arrived before, and are not sent again.
 //!
-//! At most [`MOST`] datagrams or [`MOST_BYTES`] are on their way. Then queue pairs with more wait until half of them are taken: what they
-//! send to others waits behind, and so they do not wait for ever.
+//! At most [`MOST`] datagrams or [`MOST_BYTES`] are in flight (back-pressure). Queue pairs with more wait until half of them are taken;
+//! their datagrams for other peers wait behind these (head-of-line blocking), so the wait is bounded.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -56,7 +56,7 @@ pub(crate) struct Datagrams {
     tried: usize,
     /// Their bytes.
     bytes: usize,
-    /// The peer has said over this stream which it expects.
+    /// The peer has sent its DATAGRAM_ACK over this stream.
     is_greeted: bool,
     /// Queue pairs that wait for room.
     waiting: Vec<Qp>,
@@ -100,7 +100,7 @@ impl Datagrams {
         deadline
     }
 
-    /// `qp` is told when there is room. Returns whether it did not wait before.
+    /// `qp` is to be woken when there is room. Returns whether it did not wait before.
     pub fn wait_for_room(&mut self, qp: Qp) -> bool {
         let is_new = !self.waiting.contains(&qp);
         if is_new {
@@ -109,7 +109,7 @@ impl Datagrams {
         is_new
     }
 
-    /// Sends a datagram, whose bytes `gather` appends, if it has room.
+    /// Queues a datagram, whose bytes `gather` appends, if there is room.
     pub fn send(&mut self, header: Header, gather: impl FnOnce(&mut Vec<u8>)) {
         if !self.fits() {
             return;
@@ -125,7 +125,7 @@ impl Datagrams {
         !self.outgoing.is_empty()
     }
 
-    /// True if nothing is kept for the peer, and nobody waits for it.
+    /// True if no datagram is kept for the peer, and no queue pair waits for it.
     pub fn is_idle(&self) -> bool {
         self.outgoing.is_empty() && self.arrived.is_empty() && self.waiting.is_empty()
     }
@@ -141,7 +141,7 @@ impl Datagrams {
         self.left < self.outgoing.len() && self.is_greeted
     }
 
-    /// Stages the next datagram, which also says what was taken of the peer's.
+    /// Stages the next datagram, with a piggybacked acknowledgement.
     pub fn stage(&mut self, tx: &mut Tx) {
         let Some(datagram) = self.outgoing.get(self.left) else { return };
         let msn = self.first + self.left as u64;
@@ -151,7 +151,7 @@ impl Datagrams {
         self.tried = self.tried.max(self.left);
     }
 
-    /// What says to the peer which datagram is expected.
+    /// The frame that acknowledges the peer's datagrams.
     pub fn acknowledgement(&self) -> Header {
         Header { msn: self.taken, ..Header::new(Opcode::DatagramAck) }
     }
@@ -161,10 +161,10 @@ impl Datagrams {
         if !self.is_greeted {
             self.count_from(msn)?;
         }
-        // What a lost stream carried may have arrived.
+        // Datagrams that a lost stream carried may have arrived.
         let sent = if self.is_greeted { self.left } else { self.outgoing.len() };
         let taken = msn.checked_sub(self.first).filter(|taken| *taken <= sent as u64);
-        let taken = taken.ok_or(Malformed("a datagram is acknowledged that was not sent"))? as usize;
+        let taken = taken.ok_or(Malformed("acknowledgement of a datagram that was not sent"))? as usize;
         self.left = self.left.saturating_sub(taken);
         self.is_greeted = true;
         for _ in 0..taken {
@@ -174,15 +174,15 @@ impl Datagrams {
         Ok(())
     }
 
-    /// The peer says for the first time over this stream which datagram it expects.
+    /// The peer's first acknowledgement over this stream, with the number that it expects.
     ///
-    /// What was dropped meanwhile it has never had: what is left follows what it has. If it has had more than ever left, one of both was restored
-    /// from a checkpoint: of what has left it may have had all.
+    /// The peer never had dropped ones: numbers of the queued ones continue after those it has. If it has had more than were ever sent, one of both was restored
+    /// from a checkpoint: it may have had all that were sent.
     fn count_from(&mut self, msn: u64) -> Result<(), Malformed> {
-        /// More than anybody sends.
+        /// Beyond any real number of datagrams.
         const ABSURD: u64 = 1 << 62;
         if msn >= ABSURD {
-            return Err(Malformed("more datagrams than anybody has sent"));
+            return Err(Malformed("a datagram number beyond the last one sent"));
         }
         if msn > self.first + self.tried as u64 {
             self.drop_tried();
@@ -231,7 +231,7 @@ impl Datagrams {
         bytes: &[u8],
     ) -> Result<(), Malformed> {
         if ProcessId::of_qpn(peer.vid, header.src_qpn) != Some(peer) {
-            return Err(Malformed("a datagram of somebody else's queue pair"));
+            return Err(Malformed("a datagram from a queue pair of another process"));
         }
         if header.msn != self.taken + self.arrived.len() as u64 {
             return Err(Malformed("a datagram out of order"));
@@ -242,7 +242,7 @@ impl Datagrams {
             return Ok(());
         }
         if self.arrived.len() >= MOST || self.arrived_bytes >= MOST_BYTES {
-            return Err(Malformed("more datagrams on their way than agreed"));
+            return Err(Malformed("more datagrams in flight than allowed"));
         }
         if self.arrived.is_empty() {
             self.patience = Pause::Noted(PATIENCE);
@@ -283,7 +283,7 @@ impl Datagrams {
         }
     }
 
-    /// Forgets what only a stream knew. What the peer has not taken leaves again over the next one.
+    /// Forgets the state of a stream. Datagrams that the peer has not taken are sent again over the next one.
     pub fn interrupt(&mut self) {
         self.left = 0;
         self.is_greeted = false;
@@ -294,7 +294,7 @@ impl Datagrams {
         self.room.freeze(self.looked);
     }
 
-    /// Nobody is there to take what was sent.
+    /// The peer is gone: drops unacknowledged datagrams.
     pub fn drop_outgoing(&mut self, core: &mut Core) {
         while self.is_waiting() {
             self.forget_first();
@@ -303,7 +303,7 @@ impl Datagrams {
         self.has_all_room(core);
     }
 
-    /// The peer is another process by the same name, or has forgotten us: numbers begin anew. What was on its way it may have had.
+    /// The peer is another process with the same identity, or has evicted our state: numbers start again. It may have had those in flight.
     pub fn restart(&mut self, core: &mut Core) {
         self.drop_tried();
         self.note_room(core);

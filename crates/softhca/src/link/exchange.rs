@@ -1,4 +1,4 @@
-//! What two neighbours tell each other about memory that they share.
+//! Frames by which two neighbours request, export and revoke direct mappings.
 
 use std::sync::Arc;
 
@@ -7,11 +7,11 @@ use crate::core::Core;
 use crate::handle::Qp;
 use crate::link::{Link, MAX_STAGED, State};
 use crate::requester::addressed;
-use crate::share::window::{Mapped, Window};
+use crate::share::direct_mapping::{DirectMapping, Mapped};
 use crate::stream::Neighbour;
 use crate::wire::{Export, Header, Opcode};
 
-/// Requests for windows that may wait; more are not answered, and stay on the ring.
+/// Requests for direct mappings that may wait; more are not answered, and stay on the ring.
 const MAX_ASKED: usize = 4096;
 
 /// Memories of one neighbour that are mapped.
@@ -28,8 +28,8 @@ impl Link {
         stream.neighbour()
     }
 
-    /// Asks for a window to what the application calls `rkey`, for `handle`.
-    pub fn ask_for_window(&mut self, core: &Core, handle: Qp, rkey: u32) {
+    /// Asks for a direct mapping to what the application calls `rkey`, for `handle`.
+    pub fn ask_for_direct_mapping(&mut self, core: &Core, handle: Qp, rkey: u32) {
         let Some(qp) = core.qps.get(handle.0) else { return };
         let real = self.out.lookup.real(verbs::HandleKind::MemoryKey, rkey);
         let request = addressed(qp, &self.out.lookup, Opcode::MapRequest);
@@ -42,7 +42,7 @@ impl Link {
         }
     }
 
-    /// The next request for a window that can be answered: a peer that asks for many and does not read the answers waits.
+    /// The next request for a direct mapping that can be answered: a peer that asks for many and does not read the answers waits.
     pub fn next_map_request(&mut self) -> Option<Header> {
         if self.blocked || self.tx.left() >= MAX_STAGED {
             return None;
@@ -50,7 +50,7 @@ impl Link {
         self.sharing.asked.pop_front()
     }
 
-    /// Answers `request` of queue pair `handle` with `export`, whose first byte requests call `va`.
+    /// Answers `request` of queue pair `handle` with `export`, whose first byte has the virtual address `va`.
     pub fn export(&mut self, core: &Core, handle: Qp, request: &Header, va: u64, export: &Export) {
         let Some(qp) = core.qps.get(handle.0) else { return };
         let payload = export.encode();
@@ -74,9 +74,9 @@ impl Link {
             return;
         }
         let granted = Access::from_bits_truncate(export.rights);
-        // What cannot be written to is not, whatever its owner says.
+        // A read-only memfd grants no writes, whatever its owner claims.
         let forbidden = if memory.writable { Access::empty() } else { Access::REMOTE_WRITE };
-        qp.windows.add(Window {
+        qp.direct_mappings.add(DirectMapping {
             rkey: header.imm,
             va: header.va,
             length: export.length,
@@ -102,29 +102,29 @@ impl Link {
         self.sharing.taken.get(&number).map(|(memory, _)| Arc::clone(memory))
     }
 
-    /// Forgets the windows that the peer's gate was closed on. It sends their memory anew if it is asked again; what it has
-    /// sent since stays.
-    pub fn close_stale_windows(&mut self, core: &mut Core) {
+    /// Forgets the direct mappings that the peer's gate has made void. The peer exports them again on request; exports
+    /// since then stay.
+    pub fn close_stale_direct_mappings(&mut self, core: &mut Core) {
         let Some(now) = self.neighbour().map(|neighbour| neighbour.peer_gate().count()) else { return };
         for handle in &self.qps {
             if let Some(qp) = core.qps.get_mut(handle.0) {
-                qp.windows.close_stale(now);
+                qp.direct_mappings.close_stale(now);
             }
         }
         self.sharing.taken.retain(|_, (_, count)| *count == now);
     }
 
-    /// Forgets all windows to the peer's memory.
-    pub fn close_windows(&mut self, core: &mut Core) {
+    /// Forgets all direct mappings to the peer's memory.
+    pub fn close_direct_mappings(&mut self, core: &mut Core) {
         for handle in &self.qps {
             if let Some(qp) = core.qps.get_mut(handle.0) {
-                qp.windows.clear();
+                qp.direct_mappings.clear();
             }
         }
         self.sharing.taken.clear();
     }
 
-    /// Closes our gate, if the peer has windows. False if the peer stays inside too long.
+    /// Closes our gate, if the peer has direct mappings. False if the peer stays inside too long.
     pub fn close_gate(&mut self) -> bool {
         if !std::mem::take(&mut self.sharing.exports) {
             return true;

@@ -1,15 +1,15 @@
-//! Short messages on one host: made in the ring, and read from it.
+//! The fast path for short messages on one host: they are built in the ring, and read from it in place.
 //!
-//! Most of what a short SEND costs are the stations between the program's memory and the ring: the staging of a frame, the
-//! buffer of those that arrive, the receive that is taken from its queue before the message goes into it. A SEND that finds
-//! nothing before it, and a receive of one element ready at the other end, passes none of them:
+//! Most of the cost of a short SEND is in the stages between the program's memory and the ring: a frame is staged, arriving
+//! bytes are buffered, and a receive is dequeued before the message is copied into it. A SEND with an empty queue before it and
+//! a receive of one element ready at the other end skips all of these stages:
 //!
 //! ```text
 //!  post_send ─▶ send queue (until acknowledged) ─▶ ring ─▶ posted receive, completion queue
 //!          └─── header and bytes, stored once ───▶    └──── header copied out and checked, bytes stored once
 //! ```
 //!
-//! Whatever is not so plain declines before anything has changed, and goes the long way, from the same place in the ring.
+//! All other messages are declined before any state has changed, and take the general path from the same place in the ring.
 
 use std::array;
 
@@ -80,7 +80,7 @@ impl Link {
         true
     }
 
-    /// Says what is to be acknowledged, if nothing else is to be said, and it has room in the ring.
+    /// Sends a due acknowledgement, if no other frame is pending and the ring has room.
     #[inline]
     pub fn acknowledge_express(&mut self, core: &mut Core, budget: &mut usize) {
         let Self { stream, out, tx, datagrams, state, blocked, .. } = self;
@@ -150,7 +150,7 @@ impl Link {
                 break Express::Buffered;
             }
             if asks {
-                // Who waits for it had better not wait for what has arrived behind it, too.
+                // A thread that waits for it should not have to wait for frames that have arrived behind it.
                 break Express::Done;
             }
         };
@@ -163,12 +163,12 @@ impl Link {
     }
 }
 
-/// What has become of what was in a ring.
+/// The result of reading a ring in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Express {
-    /// All is taken in that is to be for now.
+    /// All frames that can be read in place have been taken.
     Done,
-    /// What is in front has to be read, or the end.
+    /// The frame in front needs the general path, or the stream has ended.
     LongWay,
     /// A message was put into the buffer, to go the long way from there.
     Buffered,
@@ -178,7 +178,7 @@ pub(crate) enum Express {
 struct Taken {
     /// Its bytes in the ring.
     size: usize,
-    /// It is to be acknowledged at once.
+    /// It asks for an immediate acknowledgement.
     asks: bool,
 }
 
@@ -188,7 +188,7 @@ struct Taken {
 /// The bytes of `front` can be read.
 #[inline(always)]
 unsafe fn brief_header(front: &Front) -> Result<Header, LinkLoss> {
-    let length = front.length.checked_sub(BRIEF).ok_or(LinkLoss::Violation("a chunk without its header"))?;
+    let length = front.length.checked_sub(BRIEF).ok_or(LinkLoss::Violation("a chunk without a header"))?;
     // SAFETY: so many bytes are there. They are copied once, and the copy is what counts.
     let words = array::from_fn(|at| unsafe { front.bytes.cast::<u64>().add(at).read_unaligned() });
     Ok(Header::of_brief(Brief { tag: front.tag, words }, length)?)
@@ -289,7 +289,7 @@ unsafe fn store_brief(to: *mut u8, header: &Header) -> u64 {
     tag
 }
 
-/// True for queue pairs whose SENDs need nothing but a receive.
+/// True for queue pairs whose SENDs need only a receive.
 #[inline]
 fn is_plain(qp: &QueuePair) -> bool {
     matches!(qp.init.kind, QpKind::Rc | QpKind::Uc) && !qp.awaits_barrier
@@ -302,7 +302,7 @@ struct Source {
     only: Option<u64>,
 }
 
-/// What `send` takes its bytes from, if it may be sent now, is short, and its memory is there.
+/// The source of `send`, if it may be sent now, is short, and its memory is mapped.
 #[inline]
 fn source(qp: &QueuePair, send: &PlainSend<'_>, regions: &Regions) -> Option<Source> {
     let is_its_turn = is_plain(qp) && qp.state() == QpState::Rts && qp.requester.is_idle(qp.sends.end());

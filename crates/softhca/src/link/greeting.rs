@@ -1,4 +1,4 @@
-//! The first frames of a link, and news about handles later on.
+//! The first frames of a link, and later updates of handle translations.
 
 use verbs::Translation;
 
@@ -48,16 +48,16 @@ impl Link {
     pub(super) fn on_hello(&mut self, core: &mut Core, payload: &[u8]) -> Result<(), LinkLoss> {
         let hello = Hello::decode(payload)?;
         if self.state != (State::Greeting { heard: false }) {
-            return Err(LinkLoss::Violation("hello twice"));
+            return Err(LinkLoss::Violation("a second HELLO"));
         }
         if hello.process != self.peer || hello.fabric != core.fabric {
-            return Err(LinkLoss::Violation("the peer is another one than announced"));
+            return Err(LinkLoss::Violation("the peer's identity does not match the announced one"));
         }
         if hello.epoch < self.epoch {
-            return Err(LinkLoss::Violation("a stream from before the peer's latest move"));
+            return Err(LinkLoss::Violation("the stream is older than the peer's latest move"));
         }
         self.epoch = hello.epoch;
-        if self.life.replace(hello.life).is_some_and(|before| before != hello.life) {
+        if self.incarnation.replace(hello.incarnation).is_some_and(|before| before != hello.incarnation) {
             self.datagrams.restart(core);
         }
         self.out.lookup.clear();
@@ -67,11 +67,11 @@ impl Link {
 
     pub(super) fn on_translate(&mut self, header: &Header, payload: &[u8]) -> Result<(), LinkLoss> {
         if !matches!(self.state, State::Greeting { heard: true } | State::Up) {
-            return Err(LinkLoss::Violation("handles before hello"));
+            return Err(LinkLoss::Violation("TRANSLATE before HELLO"));
         }
         for line in wire::decode_translations(payload)? {
             let learnt = self.out.lookup.learn(line?);
-            learnt.map_err(|_| LinkLoss::Violation("more handles than a device has"))?;
+            learnt.map_err(|_| LinkLoss::Violation("more handles than a device can have"))?;
         }
         if header.msn != 0 {
             self.out.control(Header { msn: header.msn, ..Header::new(Opcode::TranslateAck) });
@@ -81,7 +81,7 @@ impl Link {
 
     pub(super) fn on_ready(&mut self, core: &mut Core) -> Result<(), LinkLoss> {
         if self.state != (State::Greeting { heard: true }) {
-            return Err(LinkLoss::Violation("ready before hello"));
+            return Err(LinkLoss::Violation("READY before HELLO"));
         }
         self.state = State::Up;
         self.out.control(self.datagrams.acknowledgement());

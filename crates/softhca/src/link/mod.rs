@@ -7,13 +7,13 @@
 //!  └──▲───┘ ◀─────────── └───────┘           └────┬─────┘               └─┬──┘
 //!     │      refused: a pause                     │                       │
 //!     └───────────────────────────────────────────┴───────────────────────┘
-//!            the stream ends, the peer says good-bye or nonsense, suspend
+//!            the stream ends, GOODBYE, protocol violation, suspend
 //! ```
 //!
 //! * [`tx`], [`rx`]: frames out and in.
-//! * [`outbox`]: what is to be said, and the peer's handles.
-//! * [`datagrams`]: those on their way. * `express`: short messages made and read in the ring itself.
-//! * `greeting`: the first frames, and news about handles. * `exchange`: memory shared with neighbours.
+//! * [`outbox`]: pending control frames, and translations of the peer's handles.
+//! * [`datagrams`]: datagrams in flight. * `express`: the fast path for short messages in a ring.
+//! * `greeting`: the first frames, and updates of translations. * `exchange`: direct mappings between neighbours.
 
 pub(crate) mod datagrams;
 mod exchange;
@@ -36,7 +36,7 @@ use crate::handle::Qp;
 use crate::memory;
 use crate::qp::QueuePair;
 use crate::responder::Verdict;
-use crate::share::window::Mapped;
+use crate::share::direct_mapping::Mapped;
 use crate::stream::{Carrier, Interest};
 use crate::timer::Pause;
 use crate::wire::{Export, HEADER, Header, Malformed, Opcode, Syndrome, flag};
@@ -54,7 +54,7 @@ pub enum LinkLoss {
     Broken(io::ErrorKind),
     /// The peer is being moved.
     Goodbye,
-    /// The peer sent what no device sends.
+    /// The peer violated the protocol.
     Violation(&'static str),
     /// Another stream to the same peer took its place.
     Replaced,
@@ -88,7 +88,7 @@ impl From<Malformed> for LinkLoss {
 pub(crate) enum State {
     Down,
     Asked,
-    /// `heard`: the peer has said hello.
+    /// `heard`: the peer's HELLO has arrived.
     Greeting {
         heard: bool,
     },
@@ -104,11 +104,11 @@ const MAX_DATAGRAMS: usize = MAX_FRAMES / 2;
 /// A link to one peer.
 pub(crate) struct Link {
     pub peer: ProcessId,
-    /// How often the peer has moved, as it said itself.
+    /// The peer's epoch, from its HELLO.
     pub epoch: Epoch,
     /// Which process by that name it is.
-    life: Option<u64>,
-    /// Distinguishes it for the peer from an earlier one, of whose numbers we know nothing any more.
+    incarnation: Option<u64>,
+    /// The peer's incarnation: tells it from an earlier process with the same identity, whose numbers are void.
     pub renewal: u64,
     pub state: State,
     pub stream: Option<Carrier>,
@@ -125,19 +125,19 @@ pub(crate) struct Link {
     pub unreachable_since: Option<Duration>,
     acks: Vec<Qp>,
     pub sharing: LinkSharing,
-    /// The peer has stayed inside our gate, and gets no more windows.
+    /// The peer has stayed inside our gate, and gets no more direct mappings.
     pub overstayed: bool,
-    /// How often it got windows again.
+    /// How often it got direct mappings again.
     forgiven: u8,
     pub datagrams: Datagrams,
 }
 
-/// What two neighbours share.
+/// Memory shared between two neighbours.
 #[derive(Default)]
 pub(crate) struct LinkSharing {
-    /// Windows that the peer has asked for.
+    /// Direct mappings that the peer has asked for.
     pub asked: VecDeque<Header>,
-    /// The peer may have windows to our memory.
+    /// The peer may have direct mappings to our memory.
     pub exports: bool,
     /// Memory of ours that the peer has been sent since our gate was last closed, with the number of the sending.
     pub given: HashMap<u64, u64>,
@@ -152,7 +152,7 @@ impl Link {
         Self {
             peer,
             epoch: Epoch::default(),
-            life: None,
+            incarnation: None,
             renewal,
             state: State::Down,
             stream: None,
@@ -179,7 +179,7 @@ impl Link {
         self.qps.push(handle);
     }
 
-    /// `handle` is so no more.
+    /// Detaches `handle` from this link.
     pub fn detach(&mut self, core: &mut Core, handle: Qp) {
         self.out.unschedule(handle);
         let place = core.qps.get(handle.0).map_or(usize::MAX, |qp| qp.place);
@@ -195,7 +195,7 @@ impl Link {
 
     /// True if something is known of the peer that counts: which datagrams it has had, or its misdeeds.
     pub fn is_known(&self) -> bool {
-        self.life.is_some() && self.datagrams.is_numbered() || self.has_misbehaved()
+        self.incarnation.is_some() && self.datagrams.is_numbered() || self.has_misbehaved()
     }
 
     /// True if it has ever stayed inside a gate that was closed.
@@ -203,8 +203,8 @@ impl Link {
         self.overstayed || self.forgiven != 0
     }
 
-    /// The peer has left its node. Whoever comes in its place may be another process, which was not ended inside a gate; or it
-    /// is the same, which only has to leave for a moment, and so this does not go on for ever.
+    /// The peer has left its node. Its successor may be another process, which was not killed inside a gate; or it
+    /// is the same process, which could repeat this by leaving for a moment, so the number of times is bounded.
     pub fn forgive(&mut self) {
         /// More than a program is ended there by chance.
         const OFTEN: u8 = 4;
@@ -214,7 +214,7 @@ impl Link {
         }
     }
 
-    /// True if it is of no use to anybody now.
+    /// True if it is unused now.
     pub fn is_idle(&self) -> bool {
         self.state == State::Down && self.qps.is_empty() && self.datagrams.is_idle()
     }
@@ -231,7 +231,7 @@ impl Link {
         self.state == State::Up && self.stream.as_ref().is_some_and(|stream| stream.gathers())
     }
 
-    /// What it waits for. A peer that says much and does not read the answers is not heard until it does.
+    /// The readiness to wait for. A peer that sends much and does not read the answers is not read from until it does.
     pub fn interest(&self) -> Interest {
         Interest { reads: !(self.blocked && self.out.is_overfull()), writes: self.blocked }
     }
@@ -261,7 +261,7 @@ impl Link {
     /// Drops the stream and all that only it knew. Queue pairs go on with the next one.
     pub fn close(&mut self, core: &mut Core) {
         self.state = State::Down;
-        self.close_windows(core);
+        self.close_direct_mappings(core);
         self.sharing = LinkSharing::default();
         self.stream = None;
         self.blocked = false;
@@ -476,7 +476,7 @@ impl Link {
         }
     }
 
-    /// What was said to an earlier life of a queue pair has been heard.
+    /// The peer has read all frames that were sent for an earlier incarnation of a queue pair.
     fn end_barrier(&mut self, core: &mut Core, header: &Header) {
         let Some(handle) = core.qp_names.by_real(header.dst_qpn).map(Qp) else { return };
         let qp = core.qps.get_mut(handle.0).filter(|qp| qp.peer == Some(self.peer));

@@ -1,4 +1,4 @@
-//! What a link has to say next, and how the peer's handles are called.
+//! Control frames that a link has to send next, and the translations of the peer's handles.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use crate::wire::{Header, Opcode, Syndrome};
 
 /// Control frames that may wait; a link with more is not read from until they have left, so that
 /// a peer that only talks cannot fill our memory. More than a full ring of requests gets as answers: two
-/// sides that refuse all that the other says must not wait for each other.
+/// sides that each refuse all requests of the other must not wait for each other.
 const MAX_CONTROLS: usize = 16 * 1024;
 
 /// Acknowledgements wait for company until this many messages or bytes are unacknowledged.
@@ -36,7 +36,7 @@ pub(crate) struct Outbox {
     generation: u64,
 }
 
-/// Handles of which the peer was told and has not yet said that it knows.
+/// Handles sent to the peer and not yet acknowledged.
 struct Unconfirmed {
     generation: u64,
     kind: HandleKind,
@@ -77,7 +77,7 @@ impl Outbox {
         }
     }
 
-    /// `handle` is connected to the peer no more.
+    /// `handle` is no longer connected to the peer.
     pub fn unschedule(&mut self, handle: Qp) {
         self.ready.retain(|ready| *ready != handle);
     }
@@ -101,7 +101,7 @@ impl Outbox {
         }
     }
 
-    /// What is to be acknowledged does not wait for company.
+    /// Sends due acknowledgements without delay.
     #[inline]
     pub fn hasten_acks(&mut self) {
         self.unacknowledged_messages = self.unacknowledged_messages.max(MANY_MESSAGES);
@@ -114,7 +114,7 @@ impl Outbox {
         self.datagram_ack = true;
     }
 
-    /// A frame that says how many datagrams were taken leaves. Returns whether one was due.
+    /// A frame with a datagram acknowledgement leaves. Returns whether one was due.
     pub fn take_datagram_ack(&mut self) -> bool {
         std::mem::take(&mut self.datagram_ack)
     }
@@ -152,13 +152,13 @@ impl Outbox {
             || self.unacknowledged_bytes >= MANY_BYTES
     }
 
-    /// True if there is nothing to be said.
+    /// True if no frame is pending.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.ready.is_empty() && self.controls.is_empty() && self.acks.is_empty() && !self.datagram_ack
     }
 
-    /// True if nothing is to be said but that requests were executed.
+    /// True if only acknowledgements of requests are pending.
     #[inline]
     pub fn only_acknowledges(&self) -> bool {
         self.lets_pass() && !self.datagram_ack
@@ -182,7 +182,7 @@ impl Outbox {
         self.unacknowledged_bytes = 0;
     }
 
-    /// The peer is told of `line`, which changes what `previous` meant. Returns the number of this news.
+    /// Sends `line`, which changes the meaning of `previous`, to the peer. Returns the number of this update.
     pub fn announce(&mut self, line: Translation, previous: u32) -> u64 {
         self.generation += 1;
         let handles = [line.virtual_handle, previous];
@@ -190,7 +190,7 @@ impl Outbox {
         self.generation
     }
 
-    /// The peer knows the news up to `generation`.
+    /// The peer has acknowledged the updates up to `generation`.
     pub fn confirm(&mut self, generation: u64) {
         while self.unconfirmed.front().is_some_and(|news| news.generation <= generation) {
             self.unconfirmed.pop_front();
@@ -203,7 +203,7 @@ impl Outbox {
         self.unconfirmed.iter().any(|news| news.kind == kind && news.handles.contains(&handle))
     }
 
-    /// The link is gone, and with it all that was to be said. Returns who was scheduled.
+    /// The link is lost, and with it all pending frames. Returns the scheduled queue pairs.
     pub fn reset(&mut self) -> impl Iterator<Item = Qp> {
         let Self { ready, .. } = std::mem::take(self);
         ready.into_iter()

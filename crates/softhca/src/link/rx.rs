@@ -1,14 +1,14 @@
-//! Frames on their way in.
+//! Incoming frames.
 //!
 //! ```text
 //! stream ──▶ buffer ──▶ header ──▶ payload: what the buffer holds of it is copied to its place,
 //!                                  the rest is read from the stream straight into its place
 //! ```
 //!
-//! Programs watch words of their memory. No short payload, and no long one's last word, is put there by a read from the stream, which may
-//! end within it, or store it byte by byte.
+//! Programs poll words of their memory. So a short payload, and the last word of a long one, is never written by a read from the stream,
+//! which may end in the middle of the word or store it byte by byte.
 //!
-//! The place is looked up again for every piece, so that a queue pair or a region may go away in the
+//! The destination is looked up again for every piece, so that a queue pair or a region may be destroyed in the
 //! middle of a frame.
 
 use std::io;
@@ -28,10 +28,10 @@ use crate::wire::{HEADER, Header, MAX_CONTROL, Opcode};
 const BUFFER: usize = 16 * 1024;
 const _: () = assert!(BUFFER >= HEADER + MAX_CONTROL as usize);
 
-/// What is read behind a payload in the same call, into the buffer.
+/// Bytes behind a payload that are read into the buffer by the same call.
 const READ_BEHIND: usize = 4 * 1024;
 
-/// What is left of a payload is read into the buffer if it is less than this: from there whole words come to its place.
+/// If less than this remains of a payload, it is read into the buffer: from there whole words are copied to the destination.
 const DIRECT: u32 = 256;
 
 /// Vectors in one read.
@@ -48,7 +48,7 @@ pub(crate) enum Target {
     Discard,
 }
 
-/// A frame of which the payload is arriving.
+/// A frame whose payload is arriving.
 #[derive(Clone, Copy)]
 pub(crate) struct Incoming {
     pub header: Header,
@@ -210,7 +210,7 @@ impl Rx {
         Ok((read, read == expected + behind))
     }
 
-    /// Makes room behind what is buffered, and says how much there is.
+    /// Makes room behind the buffered bytes, and returns how much there is.
     fn room(&mut self) -> usize {
         if self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);
@@ -256,7 +256,7 @@ fn give_up(core: &mut Core, out: &mut Outbox, incoming: &mut Incoming) {
     }
 }
 
-/// True if the payload of such frames is looked at as a whole.
+/// True if the payload of such frames is handled as a whole.
 pub(crate) fn is_collected(opcode: Opcode) -> bool {
     use Opcode::{CompareSwap, Datagram, DatagramImm, Export, FetchAdd, Hello, Translate};
     matches!(opcode, Hello | Translate | Export | CompareSwap | FetchAdd | Datagram | DatagramImm)

@@ -1,8 +1,8 @@
-//! Frames on their way out.
+//! Outgoing frames.
 //!
 //! Headers and short payloads are copied together, so that several messages leave in one write; long
-//! payloads are sent from where they are. Whoever takes memory away from under a frame that was cut
-//! in the middle calls [`Tx::copy_out`] first.
+//! payloads are sent from where they are. A caller that deregisters the memory of a partly written frame
+//! calls [`Tx::copy_out`] first.
 
 use std::collections::VecDeque;
 use std::io;
@@ -95,7 +95,7 @@ impl Tx {
             // Filled where it stands: collected elsewhere, all of its room would be copied.
             let mut vectors = ArrayVec::<iovec, MAX_VECTORS>::new();
             vectors.extend(self.parts.iter().take(MAX_VECTORS).map(|part| self.vector(part)));
-            // SAFETY: staged parts lie in `bytes`, the others in registered regions: whoever ends a
+            // SAFETY: staged parts lie in `bytes`, the others in registered regions: a caller that ends a
             // registration or a request has called `copy_out`.
             let mut written = unsafe { stream.write(&vectors) };
             if written.as_ref().is_err_and(memory::is_fault) {
@@ -112,8 +112,8 @@ impl Tx {
         Ok(true)
     }
 
-    /// The memory of what is to be sent next is not there: whoever owns it fails. The link has to be lost, for the
-    /// frame that was begun has no end.
+    /// The memory of the next part is not mapped: the request that it belongs to fails. The link has to be lost, since the
+    /// frame that was begun cannot be completed.
     pub fn blame(&self, core: &mut Core) {
         if let Some(Part::Application { qp, msn, .. }) = self.parts.front() {
             core.lose_source(*qp, *msn);

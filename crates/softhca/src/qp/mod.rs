@@ -12,8 +12,8 @@
 //!          └───────┘                                                       starts no new sends
 //! ```
 //!
-//! An unreliable connection, or a datagram queue pair, comes from RTS to SQE when a request fails: its sends are flushed,
-//! and it receives on.
+//! An unreliable connection, or a datagram queue pair, goes from RTS to SQE when a request fails: its sends are flushed,
+//! and it continues to receive.
 //!
 //! * [`transition`]: the checked table.
 //! * `requester`, `responder`: the two halves of a connection.
@@ -35,7 +35,7 @@ use crate::receive_queue::ReceiveQueue;
 use crate::requester::{Requester, addressed};
 use crate::responder::place::Responder;
 use crate::send_queue::SendQueue;
-use crate::share::window::Windows;
+use crate::share::direct_mapping::DirectMappings;
 use crate::wire::{Header, Opcode};
 
 /// A queue pair.
@@ -43,13 +43,13 @@ pub(crate) struct QueuePair {
     /// With the capacities that were granted.
     pub init: QpInit,
     pub attr: QpAttr,
-    /// As applications know it.
+    /// The number that applications see.
     pub qpn: u32,
-    /// Tells its lives apart: a reset begins another.
+    /// The number of its incarnation: each reset begins another.
     pub incarnation: u64,
-    /// It was connected in an earlier life, or spoken to before it was ready.
+    /// An earlier incarnation was connected, or a message arrived before it was ready.
     pub has_past: bool,
-    /// What comes may be of its past, until its peer has answered.
+    /// Messages may be for its previous incarnation until the peer has answered the barrier.
     pub awaits_barrier: bool,
     /// The process at the other end, from RTR on. `None` if the address leads nowhere.
     pub peer: Option<ProcessId>,
@@ -57,17 +57,17 @@ pub(crate) struct QueuePair {
     pub link: Option<usize>,
     /// Its place among the queue pairs of that link.
     pub place: usize,
-    /// What it may touch of its neighbour's memory.
-    pub windows: Windows,
+    /// Its direct mappings of the neighbour's memory.
+    pub direct_mappings: DirectMappings,
     pub sends: SendQueue,
     pub receives: ReceiveQueue,
     pub requester: Requester,
     pub responder: Responder,
-    /// It is in its link's queue of those who have something to transmit.
+    /// It is in its link's queue of queue pairs with something to transmit.
     pub scheduled: bool,
-    /// Whether answers or requests go first next time.
+    /// Answers are transmitted before requests next time.
     pub answers_first: bool,
-    /// The application knows that its peer talks to it.
+    /// The application has been told that communication is established.
     pub established: bool,
     /// It had no receive posted for so long that datagrams for it are dropped.
     pub is_dry: bool,
@@ -86,7 +86,7 @@ impl QueuePair {
             peer: None,
             link: None,
             place: 0,
-            windows: Windows::default(),
+            direct_mappings: DirectMappings::default(),
             sends: SendQueue::new(caps.max_send_wr),
             receives: ReceiveQueue::new(caps.max_recv_wr, caps.max_recv_sge),
             requester: Requester::default(),
@@ -150,7 +150,7 @@ impl QueuePair {
         msn == self.sends.head() && msn == self.requester.sent
     }
 
-    /// True if requests are on their way, and what waits behind them is not worth a write of its own yet.
+    /// True if requests are in flight, and the queued ones are not yet worth a write.
     pub fn may_linger(&self) -> bool {
         /// Requests in one write; more gain little.
         const COMPANY: u64 = 32;
@@ -166,7 +166,7 @@ impl QueuePair {
         last.is_some_and(|request| request.length >= LONG && !request.is_query())
     }
 
-    /// What `modify_qp` may change, without its consequences for queues and peers.
+    /// The attributes that `modify_qp` changes, without the effects on queues and peers.
     pub fn check(&self, attr: &QpAttr, mask: QpAttrMask, limits: &Limits) -> Result<QpState, Errno> {
         transition::check(self.init.kind, self.attr.state, attr, mask, limits)
     }
@@ -200,23 +200,23 @@ impl QueuePair {
         self.attr.sq_psn &= PSN_MASK;
     }
 
-    /// Back to RESET: nothing is queued, nobody is connected.
+    /// Back to RESET: empty queues, no connection.
     pub fn reset(&mut self, incarnation: u64) {
         let has_past = self.has_past || self.peer.is_some();
         *self = Self { has_past, ..Self::new(self.init, self.qpn, incarnation) };
     }
 
-    /// Whether the peer may be asked for windows: not as long as it may take a request for one of its past.
+    /// True if the peer may be asked for direct mappings: it cannot take the request for one of an earlier incarnation.
     pub fn may_ask(&self) -> bool {
         !self.has_past || self.requester.is_heard(u64::from(self.attr.sq_psn))
     }
 
-    /// What is asked of the peer before anything of this life is sent, or taken.
+    /// The BARRIER that the peer must answer before this incarnation sends or accepts messages.
     pub fn ask_for_barrier(&self, lookup: &LookupList) -> Header {
         Header { imm: self.barrier(), ..addressed(self, lookup, Opcode::Barrier) }
     }
 
-    /// Tells barriers of its lives apart.
+    /// The number that barriers of this incarnation carry.
     pub fn barrier(&self) -> u32 {
         self.incarnation as u32
     }

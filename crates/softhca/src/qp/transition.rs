@@ -1,10 +1,10 @@
-//! Which `modify_qp` is allowed: the InfiniBand specification's tables.
+//! Allowed state transitions of `modify_qp`, from the InfiniBand specification's tables.
 
 use crate::attr::{Access, QpAttr, QpAttrMask, QpKind, QpState};
 use crate::errno::Errno;
 use crate::limits::Limits;
 
-/// What a transition demands and allows beside the state.
+/// The attributes that a transition requires and allows beside the state.
 #[derive(Clone, Copy)]
 struct Rule {
     required: QpAttrMask,
@@ -16,7 +16,7 @@ const IDENTITY: QpAttrMask = QpAttrMask::PKEY_INDEX.union(QpAttrMask::PORT).unio
 const RECEIVE: QpAttrMask =
     QpAttrMask::AV.union(QpAttrMask::PATH_MTU).union(QpAttrMask::DEST_QPN).union(QpAttrMask::RQ_PSN);
 
-/// What only a reliable connection has.
+/// Attributes of reliable connections only.
 const RELIABLE: QpAttrMask = QpAttrMask::MAX_DEST_RD_ATOMIC
     .union(QpAttrMask::MIN_RNR_TIMER)
     .union(QpAttrMask::TIMEOUT)
@@ -138,7 +138,7 @@ pub(crate) fn check(
     Ok(to)
 }
 
-/// What a queue pair may let its peer do.
+/// The access rights that a queue pair can grant to its peer.
 const PEER_ACCESS: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_READ)
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drained_queue_pair_stays_so_with_what_may_change_meanwhile_alone() {
+    fn a_drained_queue_pair_accepts_only_the_attributes_of_its_state() {
         let drained = |kind, bit| attempt(kind, Sqd, Sqd, bit);
         for kind in KINDS {
             assert!(drained(kind, QpAttrMask::PKEY_INDEX), "{kind:?}");

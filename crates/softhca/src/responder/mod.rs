@@ -1,14 +1,14 @@
-//! The responder: executes a peer's requests in order, each once.
+//! The responder: executes a peer's requests in order, each exactly once.
 //!
 //! ```text
 //! first segment ──▶ begin ── refused ──▶ NAK; what follows is dropped until the message comes again
 //!                     │ accepted
-//! payload ──────────▶ into its place, by the stream or a copy
+//! payload ──────────▶ to its destination, by the stream or a copy
 //! last segment ─────▶ end: expected + 1, completion, acknowledgement due
 //! ```
 //!
-//! READs and atomics leave an answer in `answers`, transmitted in order. They are kept in `queries` as long as their requester
-//! may ask again: who has not had the answer over this link gets it, with what the atomic found then, or a READ reads now.
+//! READs and atomics put an answer into `answers`, transmitted in order. They are kept in `queries` as long as their requester
+//! may retry: a retry over a new link gets the value that the atomic found at first, or the bytes that a READ finds now.
 
 pub(crate) mod place;
 
@@ -28,12 +28,12 @@ use crate::wire::{Header, MAX_SEGMENT, Malformed, Opcode, Syndrome, flag};
 use crate::work::{WcOpcode, WcStatus};
 use place::{Answer, Begun, Course, Dropping, Query, Responder, Selected};
 
-/// What to do with the payload of a request.
+/// The destination of a request's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Put it where `request_destination` says.
+    /// The place that `request_destination` returns.
     Place(Qp),
-    /// Nobody wants it.
+    /// It is discarded.
     Discard,
 }
 
@@ -73,7 +73,7 @@ impl Core {
         let Some(qp) = self.qps.get_mut(handle.0) else { return Ok(Verdict::Discard) };
         if qp.awaits_barrier {
             if header.offset == 0 {
-                // Whoever speaks to this life says it again at once.
+                // A peer that addresses this incarnation sends it again at once.
                 self.refuse(handle, out, header, Syndrome::StaleHandle.into());
             }
             return Ok(Verdict::Discard);
@@ -104,7 +104,7 @@ impl Core {
             .map(|wanted| if wanted { Verdict::Place(handle) } else { Verdict::Discard })
     }
 
-    /// Somebody speaks to a queue pair that is not ready: more of that may be on its way.
+    /// A message arrives for a queue pair that is not ready: more of them may be in flight.
     fn note_past(&mut self, header: &Header) {
         let qp = self.qp_names.by_real(header.dst_qpn).and_then(|index| self.qps.get_mut(index));
         if let Some(qp) = qp.filter(|qp| !qp.executes()) {
@@ -386,7 +386,7 @@ impl Core {
         self.qps.get(handle.0).is_some_and(|qp| qp.init.kind.is_reliable())
     }
 
-    /// True if `handle` still leads this life, and executes requests.
+    /// True if `handle` is still in this incarnation, and executes requests.
     pub fn executes(&self, handle: Qp, incarnation: u64) -> bool {
         self.qps.get(handle.0).is_some_and(|qp| qp.incarnation == incarnation && qp.executes())
     }
@@ -571,7 +571,7 @@ impl Core {
         true
     }
 
-    /// What `handle` was about to send of message `msn`, or as an answer, is no memory.
+    /// The source memory of message `msn` of `handle`, or of an answer, is not mapped.
     pub fn lose_source(&mut self, handle: Qp, msn: u64) {
         if msn != ANSWER {
             return self.lose_request_memory(handle, msn);
@@ -582,8 +582,8 @@ impl Core {
         self.fail(handle);
     }
 
-    /// The peer asks, after a lost link, which message is expected. Of a life that has executed nothing for it, it asks about
-    /// the first: what was executed is another life's.
+    /// The peer asks, after a lost link, which message is expected. An incarnation that has executed nothing for the peer
+    /// expects the first message: executed ones belong to another incarnation.
     pub fn on_resync(&mut self, peer: ProcessId, out: &mut Outbox, header: &Header) {
         let Some(qp) = self.connected(peer, header) else {
             return out.refuse_unknown(header, Syndrome::NotReady);
@@ -601,7 +601,7 @@ impl Core {
         out.control(Header { msn: qp.responder.expected, ..answer });
     }
 
-    /// The peer's end of a connection begins anew: what it says from now on follows nothing, and nothing is owed to it.
+    /// The peer's queue pair has a new incarnation: its messages from now on follow no earlier one, and no answers are owed to it.
     pub fn on_barrier(&mut self, peer: ProcessId, out: &mut Outbox, header: &Header) {
         let index = self.qp_names.by_real(header.dst_qpn);
         if let (Some(qp), Some(index)) = (self.connected(peer, header), index) {
@@ -612,7 +612,7 @@ impl Core {
         out.pass_barrier(header);
     }
 
-    /// The queue pair that is connected to the one which says `header`.
+    /// The queue pair that is connected to the sender of `header`.
     fn connected(&mut self, peer: ProcessId, header: &Header) -> Option<&mut QueuePair> {
         let qp = self.qp_names.by_real(header.dst_qpn).and_then(|index| self.qps.get_mut(index));
         qp.filter(|qp| qp.peer == Some(peer) && qp.attr.remote_qpn == header.src_qpn)
@@ -634,7 +634,7 @@ fn continue_message(responder: &Responder, header: &Header) -> Result<bool, Malf
         return if responder.dropping.is_some() || responder.is_fresh() {
             Ok(false)
         } else {
-            Err(Malformed("a message without its start"))
+            Err(Malformed("a message without its first segment"))
         };
     };
     let fits = begun.arrived == header.offset && begun.total == header.total && begun.opcode == header.opcode;

@@ -1,4 +1,4 @@
-//! A responder's place in its peer's messages.
+//! A responder's position in the sequence of its peer's messages.
 
 use std::collections::VecDeque;
 
@@ -33,13 +33,13 @@ pub(crate) struct Responder {
     pub named: Option<Selected>,
     /// The peer has named one, and meant no other by that name.
     pub(super) has_name: bool,
-    /// The peer has begun anew, and said nothing since that is for this life.
+    /// The peer's queue pair is in a new incarnation, and has sent nothing since that is for this one.
     pub is_estranged: bool,
     /// Why the queue pair failed its peer.
     pub(super) fatal: Option<(u64, Syndrome)>,
 }
 
-/// What an XRC target has of a shared receive queue.
+/// The shared receive queue that an XRC target uses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Selected {
     pub srq: Srq,
@@ -47,21 +47,21 @@ pub(crate) struct Selected {
     pub cq: Cq,
 }
 
-/// Messages are dropped until the expected one comes, which was refused, or the peer has said another one in its place.
+/// Messages are dropped until the refused one arrives again, or the peer sends another one in its place.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dropping {
-    /// That one, of which the peer was told.
+    /// The refused one, as reported to the peer.
     pub(super) astray: Option<u64>,
-    /// The last that was dropped: what follows it left before the peer heard of it.
+    /// The last that was dropped: messages right behind it left before the peer learnt of the refusal.
     pub(super) last: u64,
 }
 
-/// What becomes of a message.
+/// How the responder treats a message.
 pub(super) enum Course {
     /// It is executed, if it is the expected one, or has been.
     GoOn,
     Drop,
-    /// It is dropped, and the peer is told why.
+    /// It is dropped, and the peer gets a NAK.
     Refuse(Syndrome),
 }
 
@@ -77,7 +77,7 @@ pub(super) struct Begun {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Query {
     pub(super) msn: u64,
-    /// What an atomic found.
+    /// The value that an atomic found.
     pub(super) found: u64,
     /// Its answer has left over the link that there is, or will.
     pub(super) is_answered: bool,
@@ -101,7 +101,7 @@ impl Responder {
         self.expected == self.first
     }
 
-    /// Whether the peer that asks with `header` which message is expected may be told.
+    /// True if the expected message number may be sent to the peer that asks with `header`.
     pub(super) fn may_mean(&self, header: &Header) -> bool {
         header.msn == self.expected || !self.is_estranged && !self.is_fresh()
     }
@@ -112,7 +112,7 @@ impl Responder {
         header.flags & flag::SAID_AGAIN != 0 && executed.contains(&header.msn)
     }
 
-    /// What becomes of the message that begins with `header`.
+    /// How to treat the message that begins with `header`.
     pub(super) fn course_of(&mut self, header: &Header, is_unreliable: bool) -> Course {
         let msn = header.msn;
         // One that is not complete yet never will be.
@@ -122,13 +122,13 @@ impl Responder {
         let astray = self.dropping.and_then(|dropping| dropping.astray);
         if is_unreliable && !follows {
             if !is_due {
-                // Those in between were dropped on their way, or the peer has begun anew.
+                // Those in between were lost, or the peer's queue pair has a new incarnation.
                 self.expected = msn;
                 self.first = self.first.min(msn);
             }
             return Course::GoOn;
         }
-        // Who has begun anew alone comes with numbers that were executed. What follows these is not what is expected either.
+        // A peer whose queue pair alone has a new incarnation reuses numbers that were executed. Messages behind these are not the expected one either.
         let is_anothers = astray.is_some_and(|astray| astray < self.expected);
         let is_expected = msn == self.expected;
         if is_due && !(is_anothers && (follows || !is_expected)) {
@@ -137,7 +137,7 @@ impl Responder {
         let is_told = astray == Some(msn) || is_expected;
         if follows && !is_told {
             self.dropping = Some(Dropping { astray, last: msn });
-            // Whose requests may be lost may never say the first again.
+            // An unreliable sender may never send the first one again.
             return if is_unreliable { Course::Refuse(Syndrome::StaleHandle) } else { Course::Drop };
         }
         let astray = if is_expected { astray } else { Some(msn) };
@@ -183,8 +183,8 @@ impl Responder {
         !self.answers.is_empty()
     }
 
-    /// What the peer has to be told once nothing is executed any more: before which message all is done, if that was not
-    /// said yet, and the first answer that it will not get.
+    /// The last messages for the peer once no more requests are executed: the message before which all are done, if that was not
+    /// acknowledged yet, and the first answer that it will not get.
     pub fn last_words(&self) -> (Option<u64>, Option<u64>) {
         let owed = self.answers.front().map(|answer| match *answer {
             Answer::Read { msn, .. } | Answer::Atomic { msn, .. } | Answer::Nak { msn, .. } => msn,

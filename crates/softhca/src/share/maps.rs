@@ -1,4 +1,4 @@
-//! Which pages are what: `/proc/self/maps`.
+//! The kinds of this process' mappings, from `/proc/self/maps`.
 
 use std::ffi::{CStr, OsStr};
 use std::fs;
@@ -48,7 +48,7 @@ impl FileId {
     }
 }
 
-/// What is mapped. Names of files may be anything.
+/// The kind of a mapping. Names of files may be anything.
 fn read_maps() -> io::Result<String> {
     let maps = match fs::read(OsStr::from_bytes(MAPS.to_bytes())) {
         Err(error) if error.raw_os_error() == Some(libc::EMFILE) => read_by_a_child(),
@@ -60,14 +60,14 @@ fn read_maps() -> io::Result<String> {
 /// For `open`.
 const MAPS: &CStr = c"/proc/self/maps";
 
-/// What fits into `text`, and its length.
+/// The bytes that fit into `text`, and their number.
 struct Copied<'a> {
     text: &'a mut [u8],
     length: io::Result<usize>,
 }
 
-/// The same by a child that has the program's memory, and descriptors of its own, where the program may have no more: what is
-/// mapped has to be known most before a fork, or when memory is given back.
+/// Reads it in a child that has the program's memory and descriptors of its own, for when the program has no free one: the
+/// mappings have to be known above all before a fork, and when memory is given back.
 fn read_by_a_child() -> io::Result<Vec<u8>> {
     const STACK: usize = 64 << 10;
     let _unseen = SignalsBlocked::new();
@@ -84,7 +84,7 @@ fn read_by_a_child() -> io::Result<Vec<u8>> {
         if child == -1 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: no memory is passed. The child has ended, of which nobody is told.
+        // SAFETY: no memory is passed. The child has ended, and sends no signal.
         unsafe { libc::waitpid(child, ptr::null_mut(), libc::__WCLONE) };
         let length = copied.length?;
         if length < text.len() {
@@ -154,7 +154,7 @@ fn mappings_in(maps: &str, file: FileId) -> Vec<Mapping> {
     shared.filter(|(_, shown)| *shown == file).map(|(mapping, _)| mapping).collect()
 }
 
-/// What a line shows, and of which file.
+/// The kind of mapping in a line, and its file.
 fn parse_shared(line: &str) -> Option<(Mapping, FileId)> {
     let (range, _) = parse(line)?;
     let mut fields = line.split_ascii_whitespace().skip(1);
@@ -217,7 +217,7 @@ mod tests {
 ";
 
     #[test]
-    fn it_can_be_read_with_no_descriptor_of_the_programs() {
+    fn mappings_can_be_read_without_a_free_descriptor() {
         let file = fs::File::open("/proc/self/status").unwrap();
         let maps = String::from_utf8(read_by_a_child().unwrap()).unwrap();
         assert!(maps.contains("[stack]") && maps.lines().all(|line| parse(line).is_some()));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn only_whole_ranges_of_plain_memory_are_taken() {
+    fn only_ranges_of_plain_private_memory_are_eligible() {
         assert_eq!(pieces(MAPS, &(0x2000..0x4000)), Some(vec![0x2000..0x3000, 0x3000..0x4000]));
         assert_eq!(pieces(MAPS, &(0x6000..0x7000)).map(|pieces| pieces.len()), Some(1));
         let gaps = [0x4000..0x7000, 0x0..0x2000, 0x10000..0x11000];
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_unmapped_replaced_or_moved_is_not_shown_in_place() {
+    fn unmapped_replaced_and_moved_ranges_are_not_found_in_place() {
         let maps = "\
 00001000-00003000 rw-s 00000000 00:01 77                                 /memfd:x (deleted)
 00003000-00004000 rw-s 00002000 00:01 78                                 /memfd:y (deleted)
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_at_two_places_is_not_shown_once() {
+    fn memory_mapped_twice_is_not_shown_once() {
         let mapping = |start: u64, length: u64, offset: u64| (start..start + length, offset);
         assert!(is_shown_once(&[]) && is_shown_once(&[mapping(9000, 100, 50)]));
         assert!(is_shown_once(&[mapping(9000, 100, 100), mapping(1000, 100, 0), mapping(5000, 1, 300)]));

@@ -1,4 +1,4 @@
-//! The memory that both sides map.
+//! The memfd that both sides map.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -15,7 +15,7 @@ use crate::mapping::{self, Source};
 
 const SEALS: c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-/// A memfd of `length` bytes, which no other user opens anew.
+/// A memfd of `length` bytes, which no other user can open again.
 ///
 /// # Errors
 /// Those of the system calls, and `FileTooLarge` where the process' limit for files would end it by a signal.
@@ -38,8 +38,8 @@ pub(super) fn create(length: u64) -> io::Result<OwnedFd> {
     Ok(memory)
 }
 
-/// Sees to it that nobody changes the size of `memory`, and, unless it is `writable`, that nobody can map it for writing any more,
-/// by whatever descriptor: who turned it has it mapped already.
+/// Seals `memory` against changes of its size and, unless it is `writable`, against new writable mappings
+/// by any descriptor; the owner has it mapped already.
 ///
 /// # Errors
 /// `InvalidInput` before Linux 5.1, if it is not writable.
@@ -49,7 +49,7 @@ pub(super) fn seal(memory: BorrowedFd<'_>, writable: bool) -> io::Result<()> {
     check(unsafe { libc::fcntl(memory.as_raw_fd(), libc::F_ADD_SEALS, seals) }).map(drop)
 }
 
-/// The same memory for one who may read it only.
+/// A read-only descriptor of the same memory.
 ///
 /// # Errors
 /// Those of `open`; there may be no `/proc`.
@@ -94,14 +94,14 @@ pub(super) fn give_back(memory: BorrowedFd<'_>, place: u64, length: u64) {
     unsafe { libc::fallocate(memory.as_raw_fd(), mode, place as libc::off_t, length as libc::off_t) };
 }
 
-/// Wakes all who sleep on the word at `place` of the memory.
+/// Wakes all threads that sleep on the word at `place` of the memory.
 pub(super) fn wake(memory: BorrowedFd<'_>, place: u64) {
     let length = PAGE as usize;
     let source = Source::File(memory, place / PAGE * PAGE);
     // SAFETY: a fresh mapping where the kernel likes. To write to it may be forbidden, and is not needed.
     let page = unsafe { mapping::map(ptr::null_mut(), length, libc::PROT_READ, libc::MAP_SHARED, source) };
     let Ok(page) = page else { return };
-    // SAFETY: the word lies in the page that was just mapped, and nobody else knows that mapping.
+    // SAFETY: the word lies in the page that was just mapped, and no other code knows that mapping.
     unsafe {
         libc::syscall(libc::SYS_futex, page.byte_add((place % PAGE) as usize), libc::FUTEX_WAKE, c_int::MAX);
         mapping::unmap(page, length);
@@ -169,7 +169,7 @@ unsafe impl Sync for Mapped {}
 
 impl Mapped {
     /// Maps all of `memory`, if it is one that its owner cannot take away, of at most `most` bytes: not by truncation, nor by a
-    /// hole where the next touch would want a huge page that nobody has.
+    /// hole where the next access would need a huge page that is not there.
     ///
     /// # Errors
     /// `InvalidData` if it is not, `OutOfMemory` if too much is mapped already; otherwise those of `mmap`.
@@ -219,7 +219,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours; windows hold it as long as they use it.
+        // SAFETY: the mapping is ours; direct mappings hold it as long as they use it.
         unsafe { mapping::unmap(self.at, self.length as usize) };
     }
 }
@@ -233,7 +233,7 @@ mod tests {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | libc::MFD_HUGETLB;
         // SAFETY: the name is a C string.
         let Ok(memory) = owned(unsafe { libc::memfd_create(c"huge".as_ptr(), flags) }) else {
-            return eprintln!("skipped: this kernel has no huge pages");
+            return test_support::skip("this kernel has no huge pages");
         };
         // SAFETY: no memory is passed.
         check(unsafe { libc::ftruncate(memory.as_raw_fd(), 2 << 20) }).unwrap();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_together_get_a_part_of_our_addresses_only() {
+    fn neighbours_together_are_limited_to_a_part_of_the_address_space() {
         static USAGE: Usage = Usage::new();
         let all_of = |bytes| (0..).map_while(|_| USAGE.take(bytes)).collect::<Vec<_>>();
         for (bytes, count) in [(MAX_BYTES / 8, 8), (PAGE, MAX_MEMORIES)] {
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_read_only_cannot_be_written_by_whoever_opens_it_anew() {
+    fn a_read_only_memfd_cannot_be_reopened_for_writing() {
         let memory = create(PAGE).unwrap();
         seal(memory.as_fd(), false).unwrap();
         let again = File::options()

@@ -1,4 +1,4 @@
-//! The owner's side: which regions are shared, and who may touch them.
+//! Direct mappings, the owner's side: shared regions, and the peers that may access them.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,7 +13,7 @@ use crate::region::Region;
 use crate::share::turn::turn;
 use crate::share::turn_back::{renew, turn_back};
 use crate::share::userfault::Handler;
-use crate::share::{PAGE, WINDOW, maps, memfd};
+use crate::share::{BLOCK, PAGE, maps, memfd};
 
 /// Larger regions stay on the ring.
 const LARGEST: u64 = 64 << 30;
@@ -21,7 +21,7 @@ const LARGEST: u64 = 64 << 30;
 /// More regions at a time stay on the ring: each takes a descriptor of the program's.
 const MOST: usize = 128;
 
-/// How often a window is tried that cannot be turned just now, and how long it is left alone in between.
+/// How often a block is tried that cannot be turned just now, and how long it is left alone in between.
 const MOST_TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -40,16 +40,16 @@ impl Shared {
     /// The memory for a neighbour.
     ///
     /// # Errors
-    /// Those of opening it anew.
+    /// Those of opening it again.
     pub fn memory(&self) -> io::Result<OwnedFd> {
         if self.writable { self.memory.try_clone() } else { memfd::read_only(self.memory.as_fd()) }
     }
 
     /// Makes the first `length` bytes private again, where the program has not unmapped them: one that keeps
-    /// registrations for later may deregister what is long gone, and has perhaps mapped something else there. What it
+    /// registrations (a registration cache) may deregister memory that is long gone, and has perhaps mapped something else there. What it
     /// has moved (`mremap`) becomes private where it is now, and so does what it has added.
     fn turn_back(&self, length: u64) {
-        // Without `/proc` it is where it was, unless something is there that nobody shares.
+        // Without `/proc` it is at its first place, unless a mapping there is private.
         let mappings = maps::mappings(&self.memory).unwrap_or_else(|_| vec![(self.range.clone(), 0)]);
         let shown_once = maps::is_shown_once(&mappings);
         for (mapped, offset) in mappings {
@@ -57,7 +57,7 @@ impl Shared {
             turn_part_back(mapped.start..end(length), self.memory.as_fd(), offset, shown_once);
             let added = end(self.length())..mapped.end;
             if !added.is_empty() {
-                // SAFETY: a mapping that was made longer than the memory has nothing there: who touches it gets SIGBUS.
+                // SAFETY: a mapping that was made longer than the memory has no pages there: an access gets SIGBUS.
                 let _ = unsafe { renew(&added) };
             }
         }
@@ -82,7 +82,7 @@ enum Progress {
         turned: u64,
         shared: Shared,
         handler: Handler,
-        /// How often the next window was busy, and until when it is left alone.
+        /// How often the next block was busy, and until when it is left alone.
         busy: Option<(u32, Instant)>,
     },
     Ready(Arc<Shared>),
@@ -96,26 +96,26 @@ enum Progress {
 }
 
 impl Progress {
-    /// Turns the next window, unless that has to wait.
+    /// Turns the next block, unless that has to wait.
     fn turn_some(self) -> Self {
         let Self::Turning { mut pieces, turned, shared, handler, busy } = self else { return self };
         let Some(piece) = pieces.last_mut() else { return Self::complete(shared) };
         if busy.is_some_and(|(_, until)| Instant::now() < until) {
             return Self::Turning { pieces, turned, shared, handler, busy };
         }
-        let window = piece.start..piece.end.min(piece.start + WINDOW);
-        if holds_own_state(&window) {
+        let block = piece.start..piece.end.min(piece.start + BLOCK);
+        if holds_own_state(&block) {
             return Self::Stuck { turned, shared };
         }
-        let offset = window.start - shared.range.start;
-        // SAFETY: neither this thread's stack nor its thread-local storage is near the window.
-        match unsafe { turn(&window, shared.memory.as_fd(), offset, &handler) } {
+        let offset = block.start - shared.range.start;
+        // SAFETY: neither this thread's stack nor its thread-local storage is near the block.
+        match unsafe { turn(&block, shared.memory.as_fd(), offset, &handler) } {
             Ok(()) => {
-                piece.start = window.end;
+                piece.start = block.end;
                 if piece.is_empty() {
                     pieces.pop();
                 }
-                let turned = offset + (window.end - window.start);
+                let turned = offset + (block.end - block.start);
                 Self::Turning { pieces, turned, shared, handler, busy: None }
             }
             Err(error) => {
@@ -129,7 +129,7 @@ impl Progress {
         }
     }
 
-    /// All windows are turned.
+    /// All blocks are turned.
     fn complete(shared: Shared) -> Self {
         match memfd::seal(shared.memory.as_fd(), shared.writable) {
             Ok(()) => Self::Ready(Arc::new(shared)),
@@ -138,7 +138,7 @@ impl Progress {
     }
 }
 
-/// What a region's neighbours can be given.
+/// The memory that a region's neighbours can get.
 pub(crate) enum Answer {
     /// This memory shows the range.
     Ready(Arc<Shared>),
@@ -153,7 +153,7 @@ pub(crate) enum Answer {
 pub(crate) struct Sharing {
     regions: HashMap<Mr, Progress>,
     ids: u64,
-    /// Whether pages may be turned at all.
+    /// True if pages can be converted at all.
     pub allowed: bool,
 }
 
@@ -199,7 +199,7 @@ impl Sharing {
             _ => None,
         });
         if let Some(shared) = known {
-            // Whoever has it has all of it.
+            // A process with the descriptor has all of the memory.
             let is_the_same = shared.range == range && shared.writable == writable;
             return is_the_same.then_some(Progress::Ready(shared));
         }
@@ -212,7 +212,7 @@ impl Sharing {
         Some(Progress::Turning { pieces, turned: 0, shared, handler, busy: None })
     }
 
-    /// Turns one window of one region, unless that has to wait.
+    /// Turns one block of one region, unless that has to wait.
     pub fn turn_some(&mut self) {
         let turning = self.regions.values_mut().find(|progress| matches!(progress, Progress::Turning { .. }));
         if let Some(progress) = turning {
@@ -220,7 +220,7 @@ impl Sharing {
         }
     }
 
-    /// `mr` is about to be deregistered. Nobody may be inside. Neighbours may keep what they were given: others that it shows
+    /// `mr` is about to be deregistered. No initiator may be inside. Neighbours may keep the memory that they got: other regions in it
     /// become private too, until they are asked for again.
     pub fn forget(&mut self, mr: Mr) {
         match self.regions.remove(&mr) {
@@ -263,8 +263,8 @@ impl Sharing {
         });
     }
 
-    /// Makes all pages private again, and leaves them so: who forks once may do it often, and each turn takes
-    /// time. Nobody may be inside, or his stores are lost.
+    /// Makes all pages private again, for good: a program that forks once may do it often, and each conversion takes
+    /// time. No initiator may be inside, or its stores are lost.
     pub fn turn_all_back(&mut self) {
         for progress in self.regions.values_mut() {
             match std::mem::replace(progress, Progress::Never) {
@@ -286,12 +286,12 @@ fn turn_part_back(part: Range<u64>, memory: BorrowedFd<'_>, offset: u64, shown_o
     }
 }
 
-/// True if this thread's stack or thread-local storage may lie in `window`: to the kernel they are memory like any
+/// True if this thread's stack or thread-local storage may lie in `block`: to the kernel they are memory like any
 /// other.
-fn holds_own_state(window: &Range<u64>) -> bool {
+fn holds_own_state(block: &Range<u64>) -> bool {
     let mark = 0u8;
     // SAFETY: the call has no preconditions.
     let local = unsafe { libc::__errno_location() };
-    let near = window.start.saturating_sub(WINDOW)..window.end.saturating_add(WINDOW);
+    let near = block.start.saturating_sub(BLOCK)..block.end.saturating_add(BLOCK);
     near.contains(&((&raw const mark).addr() as u64)) || near.contains(&(local.addr() as u64))
 }

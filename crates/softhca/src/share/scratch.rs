@@ -1,4 +1,4 @@
-//! Room for pages that are on their way.
+//! Scratch address space that holds pages while they are converted.
 
 use std::io;
 use std::ops::Range;
@@ -14,11 +14,11 @@ use crate::mapping::{self, Source};
 /// How often a program may lock or unlock pages that are being moved.
 const MOST_LOCKS: u32 = 1000;
 
-/// Room for pages, between two that nobody can touch.
+/// Address space for pages, between two inaccessible guard pages.
 ///
-/// Where the kernel likes, a window's pages may lie beside the window. The two mappings then become one, of which
+/// Where the kernel likes, a block's pages may lie beside the block. The two mappings then become one, of which
 /// the kernel (6.18) may drop the registration with the userfaultfd, where one half has none: stores to
-/// the window wait no longer, and are lost.
+/// the block wait no longer, and are lost.
 pub(super) struct Scratch {
     start: *mut c_void,
     length: u64,
@@ -56,21 +56,21 @@ impl Scratch {
         self.start.wrapping_byte_add(offset as usize)
     }
 
-    /// Moves the pages of `window`, which is as long as this, here, where their content can be read then. Pages may be here if it
+    /// Moves the pages of `block`, which is as long as this, here, where their content can be read then. Pages may be here if it
     /// fails, too.
     ///
     /// # Errors
     /// Those of [`Handler::move_all`].
-    pub fn take(&self, window: &Range<u64>, handler: &Handler, pages: &PageTable) -> io::Result<()> {
+    pub fn take(&self, block: &Range<u64>, handler: &Handler, pages: &PageTable) -> io::Result<()> {
         // Pages are moved only to where the userfaultfd is asked for them.
         let _held = handler.hold_at_missing(&(self.address()..self.address() + self.length))?;
-        self.move_all(handler, pages, Direction::To, window.start, 0).1
+        self.move_all(handler, pages, Direction::To, block.start, 0).1
     }
 
     /// Puts what was taken from `at` back. Where there is a page, it stays.
     ///
     /// # Safety
-    /// Nobody makes pages there meanwhile but who has changed the mapping, and needs those.
+    /// Only a thread that has changed the mapping makes pages there meanwhile, and needs those.
     pub unsafe fn put_back(&self, at: *mut c_void, handler: &Handler, pages: &PageTable) {
         let to = at.expose_provenance() as u64;
         let mut back = 0;
@@ -123,7 +123,7 @@ impl Scratch {
     /// Those of the system call.
     ///
     /// # Safety
-    /// What `to` holds is not needed.
+    /// The content of `to` is not needed.
     pub unsafe fn replace(&self, offset: u64, to: *mut c_void, length: u64) -> io::Result<()> {
         // SAFETY: the first range is the scratch's own; the caller vouches for the second.
         unsafe { mapping::remap(self.at(offset), to, length as usize, libc::MREMAP_DONTUNMAP) }
@@ -186,35 +186,35 @@ impl Drop for Scratch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::share::WINDOW;
+    use crate::share::BLOCK;
     use crate::share::testing::Pages;
 
     /// The program may change its mapping in any way while pages are aside.
     #[test]
-    fn what_cannot_go_back_as_it_came_is_not_lost() {
-        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
-        let (pages, table) = (Pages::new(WINDOW), PageTable::open().unwrap());
-        let aside = Scratch::new(WINDOW).unwrap();
+    fn pages_that_cannot_be_moved_back_are_not_lost() {
+        let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
+        let (pages, table) = (Pages::new(BLOCK), PageTable::open().unwrap());
+        let aside = Scratch::new(BLOCK).unwrap();
         let held = handler.hold_at_missing(&pages.range()).unwrap();
         aside.take(&pages.range(), &handler, &table).unwrap();
         // SAFETY: the pages are our own.
-        assert_eq!(unsafe { libc::mprotect(pages.at(), WINDOW as usize, libc::PROT_READ) }, 0);
-        // SAFETY: the window is aside.
+        assert_eq!(unsafe { libc::mprotect(pages.at(), BLOCK as usize, libc::PROT_READ) }, 0);
+        // SAFETY: the block is aside.
         unsafe { aside.put_back(pages.at(), &handler, &table) };
         drop(held);
         assert!(pages.are_intact());
     }
 
-    /// As when the kernel has told of fewer pages than it has moved.
+    /// As when the kernel has reported fewer pages than it has moved.
     #[test]
-    fn pages_that_have_been_moved_already_are_not_lost() {
-        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
-        let (pages, table) = (Pages::new(WINDOW), PageTable::open().unwrap());
-        let aside = Scratch::new(WINDOW).unwrap();
+    fn pages_moved_beyond_the_reported_count_are_not_lost() {
+        let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
+        let (pages, table) = (Pages::new(BLOCK), PageTable::open().unwrap());
+        let aside = Scratch::new(BLOCK).unwrap();
         let held = handler.hold_at_missing(&pages.range()).unwrap();
         let (own, theirs) = (aside.address(), pages.range().start);
         let move_some = |from: u64, to: u64, first: u64| {
-            let _held = handler.hold_at_missing(&(own..own + WINDOW)).unwrap();
+            let _held = handler.hold_at_missing(&(own..own + BLOCK)).unwrap();
             handler.move_all(&table, from + first * PAGE, to + first * PAGE, 50 * PAGE).1.unwrap();
         };
         for locks in [false, true] {
@@ -224,7 +224,7 @@ mod tests {
             move_some(own, theirs, 20);
             if locks {
                 // SAFETY: the pages are our own.
-                assert_eq!(unsafe { libc::mprotect(pages.at(), WINDOW as usize, libc::PROT_READ) }, 0);
+                assert_eq!(unsafe { libc::mprotect(pages.at(), BLOCK as usize, libc::PROT_READ) }, 0);
             }
             // SAFETY: what is not there is aside.
             unsafe { aside.put_back(pages.at(), &handler, &table) };
@@ -234,12 +234,12 @@ mod tests {
         assert!(pages.are_intact());
     }
 
-    /// Somebody who reads all memory of the process makes pages wherever it is mapped.
+    /// A thread that reads all memory of the process makes pages wherever it is mapped.
     #[test]
-    fn a_page_that_is_in_the_way_takes_the_place_of_none() {
-        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
-        let (pages, table) = (Pages::new(WINDOW), PageTable::open().unwrap());
-        let aside = Scratch::new(WINDOW).unwrap();
+    fn a_page_already_at_the_destination_replaces_none() {
+        let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
+        let (pages, table) = (Pages::new(BLOCK), PageTable::open().unwrap());
+        let aside = Scratch::new(BLOCK).unwrap();
         let held = handler.hold_at_missing(&pages.range()).unwrap();
         // SAFETY: the scratch is mapped.
         unsafe { aside.at(77 * PAGE).cast::<u8>().write(1) };

@@ -1,10 +1,10 @@
-//! Threads of this process that sleep on a word of memory as others see it, too: a futex that is not private to the process.
+//! Threads of this process that wait on a process-shared futex.
 //!
-//! Such a futex is known by the page that it lies in: by the process and the address where that is private, by the file where it is shared. When
-//! a page is turned from one into the other, who sleeps on a word in it is not found any more by who wakes him. Semaphores and mutexes
-//! that are made for several processes are such futexes, robust ones, and the one by which a thread is joined.
+//! The kernel identifies such a futex by its page: by process and address if the page is private, by the file if it is shared. After
+//! a page was converted, a wake-up does not find the threads that went to sleep before. Process-shared semaphores and mutexes
+//! are such futexes, and so are robust mutexes and the word on which `pthread_join` waits.
 //!
-//! Only system calls and the stack are used: memory of the program's may be missing just now.
+//! This module uses only system calls and the stack: memory of the program may be missing at that moment.
 
 use std::ffi::CStr;
 use std::io;
@@ -18,10 +18,10 @@ use super::syscall::{check, owned};
 /// `futex_wait`, of Linux 6.7.
 const SYS_FUTEX_WAIT: c_long = 455;
 
-/// What fits into the kernel's answers, of which the beginning is enough.
+/// The buffer for the kernel's answers, of which the beginning is enough.
 const ANSWER: usize = 256;
 
-/// What the kernel lists at once, in bytes.
+/// The bytes of one directory listing.
 const LIST: usize = 4096;
 
 /// Of an entry in a list of the kernel's: how long it is, and where its name begins.
@@ -62,7 +62,7 @@ impl Tasks {
         // SAFETY: no memory is passed.
         check(unsafe { libc::lseek(self.0.as_raw_fd(), 0, libc::SEEK_SET) })?;
         loop {
-            // SAFETY: the list is live, and as long as said.
+            // SAFETY: the list is live, and has this length.
             let read =
                 unsafe { libc::syscall(libc::SYS_getdents64, self.0.as_raw_fd(), list.as_mut_ptr(), LIST) };
             let mut entries = &list[..check(read)?];
@@ -94,7 +94,7 @@ impl Tasks {
         const FILE: &CStr = c"syscall";
         let directory = open(self.0.as_raw_fd(), thread, libc::O_DIRECTORY)?;
         let file = open(directory.as_raw_fd(), FILE, 0)?;
-        // SAFETY: the buffer is live, and as long as said.
+        // SAFETY: the buffer is live, and has this length.
         let read = unsafe { libc::read(file.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len()) };
         check(read as c_long)
     }
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_those_of_calls_that_others_may_wake() {
+    fn only_process_shared_futex_waits_are_found() {
         let call = |number: c_long, operation: u64| {
             format!(
                 "{number} 0x1000 {operation:#x} 0x0 0x0 0x2000 0xffffffff 0x7ffc00000000 0x7f0000000000\n"

@@ -5,7 +5,7 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 use libc::c_long;
 
-/// What a call has returned, unless that is an error.
+/// The return value of a call, or its error.
 ///
 /// # Errors
 /// The thread's `errno`, if `result` is negative.
@@ -19,6 +19,6 @@ pub(super) fn check(result: impl Into<c_long>) -> io::Result<usize> {
 /// As for [`check`].
 pub(super) fn owned(fd: impl Into<c_long>) -> io::Result<OwnedFd> {
     let fd = RawFd::try_from(check(fd)?).map_err(|_| io::ErrorKind::InvalidData)?;
-    // SAFETY: a descriptor that a call has just returned belongs to nobody else.
+    // SAFETY: the call has just returned the descriptor, so this is its only owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

@@ -1,4 +1,4 @@
-//! What tests of turning have in common.
+//! Helpers of the tests that convert pages.
 
 use std::io;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use libc::c_void;
 
-use super::WINDOW;
+use super::BLOCK;
 use super::syscall::check;
 use super::turn::turn;
 use super::turn_back::turn_back;
@@ -48,7 +48,7 @@ impl Pages {
 
     /// Whether all of it is as it was made.
     pub fn are_intact(&self) -> bool {
-        // SAFETY: the pages are mapped, and nobody writes to them just now.
+        // SAFETY: the pages are mapped, and no other thread writes to them now.
         unsafe { std::slice::from_raw_parts(self.at.cast::<u8>(), self.length as usize) }
             .iter()
             .all(|byte| *byte == FILL)
@@ -90,7 +90,7 @@ impl Pages {
 
     /// As an allocator expects it.
     pub fn assert_zeros_when_given_back(&self) {
-        // SAFETY: nobody uses the pages' content any more.
+        // SAFETY: the pages' content is not used any more.
         assert_eq!(unsafe { libc::madvise(self.at, self.length as usize, libc::MADV_DONTNEED) }, 0);
         assert!(self.words().all(|word| word.load(Ordering::Relaxed) == 0));
     }
@@ -98,9 +98,9 @@ impl Pages {
     /// Turns all of it into `memory`.
     pub fn turn(&self, memory: &OwnedFd, handler: &Handler) -> io::Result<()> {
         let range = self.range();
-        for start in range.clone().step_by(WINDOW as usize) {
+        for start in range.clone().step_by(BLOCK as usize) {
             // SAFETY: the pages are no stack.
-            unsafe { turn(&(start..start + WINDOW), memory.as_fd(), start - range.start, handler)? };
+            unsafe { turn(&(start..start + BLOCK), memory.as_fd(), start - range.start, handler)? };
         }
         Ok(())
     }
@@ -111,7 +111,7 @@ impl Pages {
         unsafe { turn_back(&self.range(), memory.as_fd(), 0, true) };
     }
 
-    /// Wakes the one who sleeps on the word at `offset`.
+    /// Wakes the thread that sleeps on the word at `offset`.
     pub fn wake(&self, offset: u64) {
         let word = self.at.wrapping_byte_add(offset as usize);
         // SAFETY: the word is mapped.
@@ -126,7 +126,7 @@ impl Drop for Pages {
     }
 }
 
-/// Sleeps on the word at `at` until somebody wakes it who knows it by its page.
+/// Sleeps on the process-shared futex at `at` until another thread wakes it.
 pub(super) fn sleep_on(at: u64) -> io::Result<()> {
     let word = ptr::with_exposed_provenance::<u32>(at as usize);
     // SAFETY: the word is mapped.

@@ -1,17 +1,17 @@
-//! Turning private pages into shared ones, where they are, while the program uses them.
+//! Converts private pages into shared ones, in place, while the program uses them.
 //!
-//! For each window of at most [`WINDOW`](super::WINDOW) bytes:
+//! For each block of at most [`BLOCK`](super::BLOCK) bytes:
 //!
-//! 1. the window is registered with a userfaultfd: who touches a page that is missing will wait;
+//! 1. the block is registered with a userfaultfd: a thread that touches a missing page waits;
 //! 2. its pages are moved to a [`Scratch`], but none into which the kernel is reading or another process writing
-//!    (`O_DIRECT`, `process_vm_writev`): what comes would be lost. Then all go back, for another time;
-//! 3. nobody sleeps on a word in it who would not be woken any more ([`sleepers`]); otherwise the same;
+//!    (`O_DIRECT`, `process_vm_writev`), since those bytes would be lost. Then all pages go back, for a later attempt;
+//! 3. if a thread sleeps on a futex in it that would not be woken any more ([`sleepers`]), all pages go back as well;
 //! 4. the pages' content is copied into the memfd;
-//! 5. the memfd is mapped over the window, and who waited is woken.
+//! 5. the memfd is mapped over the block, and waiting threads are woken.
 //!
 //! No store is lost, since each happens either before its page is moved or after step 5. Between those steps this thread must not
-//! touch the window, which may hold anything of the heap: it only makes system calls
-//! and uses its stack.
+//! touch the block, which may hold any part of the heap: it makes only system calls
+//! and uses only its stack.
 
 use std::io;
 use std::ops::Range;
@@ -26,50 +26,50 @@ use super::userfault::{Handler, PageTable};
 use super::{memfd, sleepers};
 use crate::mapping::{self, Source};
 
-/// Turns `window`, which lies in one private anonymous mapping, into the bytes of `memory` from
+/// Turns `block`, which lies in one private anonymous mapping, into the bytes of `memory` from
 /// `offset` on.
 ///
 /// # Errors
-/// `ResourceBusy` if it cannot be done just now; otherwise those of the system calls. The window is then as it was.
+/// `ResourceBusy` if it cannot be done just now; otherwise those of the system calls. The block is then as it was.
 ///
 /// # Safety
-/// Nothing of this thread's stack or thread-local storage lies in the window.
+/// Nothing of this thread's stack or thread-local storage lies in the block.
 pub(super) unsafe fn turn(
-    window: &Range<u64>,
+    block: &Range<u64>,
     memory: BorrowedFd<'_>,
     offset: u64,
     handler: &Handler,
 ) -> io::Result<()> {
-    let at = ptr::with_exposed_provenance_mut::<c_void>(window.start as usize);
-    let (aside, pages) = (Scratch::new(window.end - window.start)?, PageTable::open()?);
-    // A handler that touches the window would wait for this thread.
+    let at = ptr::with_exposed_provenance_mut::<c_void>(block.start as usize);
+    let (aside, pages) = (Scratch::new(block.end - block.start)?, PageTable::open()?);
+    // A handler that touches the block would wait for this thread.
     let _undisturbed = SignalsBlocked::new();
-    let held = handler.hold_at_missing(window)?;
+    let held = handler.hold_at_missing(block)?;
     // SAFETY: the caller's promise.
     let turned =
-        aside.take(window, handler, &pages).and_then(|()| unsafe { share(window, &aside, memory, offset) });
+        aside.take(block, handler, &pages).and_then(|()| unsafe { share(block, &aside, memory, offset) });
     if turned.is_err() {
-        // SAFETY: who touches what is not there waits.
+        // SAFETY: a thread that touches a missing page waits.
         unsafe { aside.put_back(at, handler, &pages) };
     }
     drop(held);
     turned
 }
 
-/// Maps `memory` over `window`, whose pages are `aside`, with what they hold.
+/// Maps `memory` over `block`, whose pages are `aside`, with their content.
 ///
 /// # Safety
 /// As for [`turn`].
-unsafe fn share(window: &Range<u64>, aside: &Scratch, memory: BorrowedFd<'_>, offset: u64) -> io::Result<()> {
-    if sleepers::any_in(window)? {
+unsafe fn share(block: &Range<u64>, aside: &Scratch, memory: BorrowedFd<'_>, offset: u64) -> io::Result<()> {
+    if sleepers::any_in(block)? {
         return Err(io::ErrorKind::ResourceBusy.into());
     }
-    let length = window.end - window.start;
-    // SAFETY: the scratch is as long as the window.
+    let length = block.end - block.start;
+    // SAFETY: the scratch is as long as the block.
     unsafe { memfd::write(memory, offset, aside.at(0), length)? };
-    let at = ptr::with_exposed_provenance_mut(window.start as usize);
+    let at = ptr::with_exposed_provenance_mut(block.start as usize);
     let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
-    // SAFETY: this replaces the window, whose content the memory now holds.
+    // SAFETY: this replaces the block, whose content the memory now holds.
     unsafe { mapping::map(at, length as usize, rights, flags, Source::File(memory, offset)) }.map(drop)
 }
 
@@ -84,13 +84,13 @@ mod tests {
     use crate::share::memfd::Mapped;
     use crate::share::syscall::{check, owned};
     use crate::share::testing::{Pages, sleep_on, wait_for_a_sleeper};
-    use crate::share::{PAGE, WINDOW};
+    use crate::share::{BLOCK, PAGE};
 
     #[test]
-    fn no_store_is_lost_while_pages_are_turned_and_turned_back() {
-        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
-        let pages = Pages::new(4 * WINDOW);
-        let memory = memfd::create(4 * WINDOW).unwrap();
+    fn no_store_is_lost_while_pages_are_converted_and_back() {
+        let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
+        let pages = Pages::new(4 * BLOCK);
+        let memory = memfd::create(4 * BLOCK).unwrap();
         pages.count_while(|| {
             pages.turn(&memory, &handler).unwrap();
             pages.turn_back(&memory);
@@ -98,22 +98,22 @@ mod tests {
         pages.assert_zeros_when_given_back();
     }
 
-    /// As after a move that has left memory behind: who fetches that has a userfaultfd of his own.
+    /// As after a post-copy move: the pager has a userfaultfd of its own.
     #[test]
-    fn pages_that_somebody_else_fills_are_left_as_they_are() {
+    fn pages_with_a_userfaultfd_of_another_owner_are_not_converted() {
         let (Ok(ours), Ok(theirs)) = (Handler::new(), Handler::new()) else {
-            return eprintln!("skipped: no privilege for userfaultfd");
+            return test_support::skip("no privilege for userfaultfd");
         };
-        let pages = Pages::new(2 * WINDOW);
-        let [first, second] = [0, WINDOW].map(|offset| {
+        let pages = Pages::new(2 * BLOCK);
+        let [first, second] = [0, BLOCK].map(|offset| {
             let start = pages.range().start + offset;
-            start..start + WINDOW
+            start..start + BLOCK
         });
         let _filled = theirs.hold_at_missing(&second).unwrap();
-        let memory = memfd::create(2 * WINDOW).unwrap();
-        let turned = [(&first, 0), (&second, WINDOW)].map(|(window, offset)| {
+        let memory = memfd::create(2 * BLOCK).unwrap();
+        let turned = [(&first, 0), (&second, BLOCK)].map(|(block, offset)| {
             // SAFETY: the pages are our own, and no stack.
-            unsafe { turn(window, memory.as_fd(), offset, &ours) }.map_err(|error| error.raw_os_error())
+            unsafe { turn(block, memory.as_fd(), offset, &ours) }.map_err(|error| error.raw_os_error())
         });
         assert_eq!(turned, [Ok(()), Err(Some(libc::EBUSY))]);
         assert!(pages.are_intact());
@@ -136,12 +136,12 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_the_kernel_reads_into_are_left_until_that_is_over() {
-        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
-        let pages = Pages::new(WINDOW);
-        let middle = pages.at().wrapping_byte_add(WINDOW as usize / 2);
-        let Ok(held) = hold(middle, PAGE) else { return eprintln!("skipped: no io_uring") };
-        let memory = memfd::create(WINDOW).unwrap();
+    fn pages_with_direct_io_in_flight_are_not_converted() {
+        let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
+        let pages = Pages::new(BLOCK);
+        let middle = pages.at().wrapping_byte_add(BLOCK as usize / 2);
+        let Ok(held) = hold(middle, PAGE) else { return test_support::skip("no io_uring") };
+        let memory = memfd::create(BLOCK).unwrap();
         let turn = || pages.turn(&memory, &handler);
         assert_eq!(turn().unwrap_err().kind(), io::ErrorKind::ResourceBusy);
         assert!(pages.are_intact());
@@ -153,10 +153,10 @@ mod tests {
     }
 
     #[test]
-    fn who_sleeps_on_a_word_is_not_left_asleep() {
-        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
-        let pages = Pages::new(WINDOW);
-        let memory = memfd::create(WINDOW).unwrap();
+    fn futex_waiters_are_woken_after_a_conversion() {
+        let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
+        let pages = Pages::new(BLOCK);
+        let memory = memfd::create(BLOCK).unwrap();
         let word = pages.range().start + PAGE;
         std::thread::scope(|scope| {
             let sleeper = scope.spawn(|| sleep_on(word));
@@ -178,8 +178,8 @@ mod tests {
     /// The program may do so while they are aside.
     #[test]
     fn pages_that_are_locked_and_unlocked_meanwhile_are_moved() {
-        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
-        let pages = Pages::new(WINDOW);
+        let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
+        let pages = Pages::new(BLOCK);
         let word = pages.range().start + PAGE + 8;
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -188,15 +188,15 @@ mod tests {
                     // SAFETY: no memory is changed.
                     unsafe {
                         let on_fault = libc::MLOCK_ONFAULT as libc::c_uint;
-                        libc::mlock2(pages.at(), WINDOW as usize, on_fault);
-                        libc::munlock(pages.at(), WINDOW as usize);
+                        libc::mlock2(pages.at(), BLOCK as usize, on_fault);
+                        libc::munlock(pages.at(), BLOCK as usize);
                     }
                 }
             });
             let sleeper = scope.spawn(|| sleep_on(word));
             wait_for_a_sleeper(&pages.range());
             for _ in 0..100 {
-                let turned = pages.turn(&memfd::create(WINDOW).unwrap(), &handler);
+                let turned = pages.turn(&memfd::create(BLOCK).unwrap(), &handler);
                 assert_eq!(turned.unwrap_err().kind(), io::ErrorKind::ResourceBusy);
             }
             pages.wake(PAGE + 8);
@@ -207,20 +207,20 @@ mod tests {
     }
 
     #[test]
-    fn locked_pages_are_turned_too() {
-        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
-        let pages = Pages::new(WINDOW);
+    fn locked_pages_are_converted() {
+        let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
+        let pages = Pages::new(BLOCK);
         // SAFETY: the pages are our own.
-        assert_eq!(unsafe { libc::mlock(pages.at(), WINDOW as usize) }, 0);
-        pages.turn(&memfd::create(WINDOW).unwrap(), &handler).unwrap();
+        assert_eq!(unsafe { libc::mlock(pages.at(), BLOCK as usize) }, 0);
+        pages.turn(&memfd::create(BLOCK).unwrap(), &handler).unwrap();
         assert!(pages.are_intact());
     }
 
     #[test]
-    fn both_see_the_same_bytes() {
-        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
-        let pages = Pages::new(WINDOW);
-        let memory = memfd::create(WINDOW).unwrap();
+    fn both_mappings_see_the_same_bytes() {
+        let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
+        let pages = Pages::new(BLOCK);
+        let memory = memfd::create(BLOCK).unwrap();
         pages.turn(&memory, &handler).unwrap();
         memfd::seal(memory.as_fd(), true).unwrap();
         let mapped = Mapped::new(&memory, u64::MAX).unwrap();

@@ -1,7 +1,7 @@
-//! Turning shared pages into private ones, where they are, while the program uses them.
+//! Converts shared pages into private ones, in place, while the program uses them.
 //!
-//! The shared window is write-protected by a userfaultfd, copied to fresh pages, and these are moved over it. Who sleeps on a word in it
-//! is woken at the end, and looks again.
+//! The shared block is write-protected by a userfaultfd, copied to fresh pages, and these are moved over it. Threads that sleep on a
+//! futex in it are woken at the end, and check their word again.
 
 use std::io;
 use std::ops::Range;
@@ -14,14 +14,14 @@ use waiting::SignalsBlocked;
 
 use super::scratch::Scratch;
 use super::userfault::Handler;
-use super::{PAGE, WINDOW, memfd, sleepers};
+use super::{BLOCK, PAGE, memfd, sleepers};
 use crate::mapping::{self, Source};
 
-/// Makes `range`, whose pages were turned into those of `memory` from `offset` on, private again, with its content.
+/// Makes `range`, whose pages were converted to those of `memory` from `offset` on, private again, with its content.
 ///
-/// It becomes anonymous: an allocator that gives memory back with `MADV_DONTNEED` expects zeros afterwards. Where the userfaultfd that
-/// this takes cannot be had, or the room, it becomes a private mapping of the memory, all pages of which are its own, and which has zeros
-/// behind them. What is done of the memory is given back, if it is `shown_once`, and not at another place as well.
+/// It becomes anonymous: an allocator that gives memory back with `MADV_DONTNEED` expects zeros afterwards. Without a userfaultfd
+/// or room for the scratch, it becomes a private mapping of the memory, with private copies of all pages, and zeros
+/// behind them. Pages of the memory are freed as they are copied, if it is `shown_once`, that is mapped at no other place.
 ///
 /// # Safety
 /// The range was turned; nothing of this thread's stack or thread-local storage lies in it.
@@ -50,7 +50,7 @@ unsafe fn make_anonymous(range: &Range<u64>, done_with: impl Fn(u64, u64)) -> u6
     let (Ok(handler), Ok(fresh)) = (Handler::new(), Scratch::new(length)) else { return 0 };
     let mut done = 0;
     while done < length {
-        let part = (length - done).min(WINDOW);
+        let part = (length - done).min(BLOCK);
         let start = range.start + done;
         // SAFETY: the scratch is as long as the range; the caller vouches for the rest.
         if unsafe { replace(&(start..start + part), &fresh, done, &handler) }.is_err() {
@@ -62,18 +62,18 @@ unsafe fn make_anonymous(range: &Range<u64>, done_with: impl Fn(u64, u64)) -> u6
     done
 }
 
-/// Copies what `window` shows to the scratch's pages from `offset` on, and moves these over it. Who writes to it meanwhile waits.
+/// Copies the content of `block` to the scratch's pages from `offset` on, and moves these over it. Threads that write to it meanwhile wait.
 ///
 /// # Errors
-/// Those of the userfaultfd, and of `mremap`. Whoever waits goes on with the shared memory then.
+/// Those of the userfaultfd, and of `mremap`. Waiting threads then continue with the shared memory.
 ///
 /// # Safety
-/// The window is mapped, the scratch has so much room, and nothing of this thread's own lies in the window.
-unsafe fn replace(window: &Range<u64>, fresh: &Scratch, offset: u64, handler: &Handler) -> io::Result<()> {
-    let at = ptr::with_exposed_provenance_mut::<c_void>(window.start as usize);
-    let length = window.end - window.start;
-    let _held = handler.hold_writers(window)?;
-    // SAFETY: both are mapped, and nobody else knows the scratch. The same bytes replace the shared ones, which nobody can have
+/// The block is mapped, the scratch has so much room, and nothing of this thread's own lies in the block.
+unsafe fn replace(block: &Range<u64>, fresh: &Scratch, offset: u64, handler: &Handler) -> io::Result<()> {
+    let at = ptr::with_exposed_provenance_mut::<c_void>(block.start as usize);
+    let length = block.end - block.start;
+    let _held = handler.hold_writers(block)?;
+    // SAFETY: both are mapped, and only this code knows the scratch. The same bytes replace the shared ones, which no thread can have
     // changed since.
     unsafe {
         ptr::copy_nonoverlapping(at.cast::<u8>(), fresh.at(offset).cast(), length as usize);
@@ -81,7 +81,7 @@ unsafe fn replace(window: &Range<u64>, fresh: &Scratch, offset: u64, handler: &H
     }
 }
 
-/// Replaces a mapping of the memory by a private one, a window at a time. No store is lost: each happens either in the memory,
+/// Replaces a mapping of the memory by a private one, a block at a time. No store is lost: each happens either in the memory,
 /// where the private mapping shows it, or in the page's copy. Tells `done_with` which parts of the memory are not needed here any more.
 ///
 /// # Safety
@@ -93,8 +93,8 @@ unsafe fn make_private(
     offset: u64,
     done_with: impl Fn(u64, u64),
 ) {
-    for start in range.clone().step_by(WINDOW as usize) {
-        let length = (range.end - start).min(WINDOW);
+    for start in range.clone().step_by(BLOCK as usize) {
+        let length = (range.end - start).min(BLOCK);
         let at = ptr::with_exposed_provenance_mut(start as usize);
         let place = offset + (start - range.start);
         // SAFETY: nothing is changed.
@@ -107,7 +107,7 @@ unsafe fn make_private(
             continue;
         }
         for page in (start..start + length).step_by(PAGE as usize) {
-            // SAFETY: the page was just mapped. What is there may be anything, and is not changed.
+            // SAFETY: the page was just mapped. Its content may be anything, and is not changed.
             let byte = unsafe { AtomicU8::from_ptr(ptr::with_exposed_provenance_mut(page as usize)) };
             let present = byte.load(Ordering::Relaxed);
             // Also if it has changed meanwhile, that was a store that has made the copy.
@@ -149,9 +149,9 @@ mod tests {
 
     /// Without a userfaultfd, or room: while a thread writes.
     #[test]
-    fn what_cannot_become_anonymous_becomes_private_with_nothing_lost() {
-        const LENGTH: u64 = 4 * WINDOW;
-        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
+    fn pages_that_cannot_become_anonymous_become_a_private_mapping() {
+        const LENGTH: u64 = 4 * BLOCK;
+        let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
         let pages = Pages::new(LENGTH);
         let memory = memfd::create(LENGTH).unwrap();
         pages.turn(&memory, &handler).unwrap();
@@ -173,24 +173,24 @@ mod tests {
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
     }
 
-    /// One that leaves room for the scratch, and for some of what is moved from it. In a process of its own, whose limit it is; a fork
+    /// A limit that leaves room for the scratch, and for some of the pages moved from it. In a process of its own, whose limit it is; a fork
     /// would make pages busy that other tests turn.
     #[test]
-    fn a_limit_of_data_takes_no_pages_away() {
-        const LENGTH: u64 = 4 * WINDOW;
+    fn rlimit_data_loses_no_pages() {
+        const LENGTH: u64 = 4 * BLOCK;
         const ALONE: &str = "IN_A_PROCESS_OF_ITS_OWN";
         if std::env::var_os(ALONE).is_none() {
-            let name = concat!(module_path!(), "::a_limit_of_data_takes_no_pages_away");
+            let name = concat!(module_path!(), "::rlimit_data_loses_no_pages");
             let name = name.split_once("::").map(|(_, name)| name).unwrap();
             let mut alone = Command::new(std::env::current_exe().unwrap());
             assert!(alone.args(["--exact", name]).env(ALONE, "1").status().unwrap().success());
             return;
         }
-        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
         let pages = Pages::new(LENGTH);
         let memory = memfd::create(LENGTH).unwrap();
         pages.turn(&memory, &handler).unwrap();
-        let most = data() + LENGTH + WINDOW + WINDOW / 2;
+        let most = data() + LENGTH + BLOCK + BLOCK / 2;
         let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
         // SAFETY: the limit is live.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_DATA, &raw const limit) }, 0);
@@ -199,12 +199,12 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_given_back_as_pages_are_turned_back() {
-        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
-        let pages = Pages::new(WINDOW);
-        let memory = memfd::create(WINDOW).unwrap();
+    fn shared_memory_is_freed_while_pages_become_private() {
+        let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
+        let pages = Pages::new(BLOCK);
+        let memory = memfd::create(BLOCK).unwrap();
         pages.turn(&memory, &handler).unwrap();
-        assert_eq!(allocated(&memory), WINDOW);
+        assert_eq!(allocated(&memory), BLOCK);
         pages.turn_back(&memory);
         assert_eq!(allocated(&memory), 0);
         assert!(pages.are_intact());

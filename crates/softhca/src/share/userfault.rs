@@ -1,4 +1,4 @@
-//! A userfaultfd: who touches what is missing, or writes to what is protected, waits, system calls as well.
+//! A userfaultfd: threads and system calls that touch missing pages, or write to protected ones, wait.
 
 use std::fs::File;
 use std::io;
@@ -84,7 +84,7 @@ impl Handler {
         Ok(handler)
     }
 
-    /// Has whoever touches missing pages of `range` wait.
+    /// Makes threads that touch missing pages of `range` wait.
     ///
     /// # Errors
     /// `ResourceBusy` if another userfaultfd has them; otherwise those of the system call.
@@ -92,7 +92,7 @@ impl Handler {
         self.register(range, UFFDIO_REGISTER_MODE_MISSING)
     }
 
-    /// Has whoever writes to `range` wait.
+    /// Makes threads that write to `range` wait.
     ///
     /// # Errors
     /// As for [`Self::hold_at_missing`].
@@ -117,7 +117,7 @@ impl Handler {
     /// meanwhile, as to compact it.
     ///
     /// # Errors
-    /// `ResourceBusy` if somebody else uses a page by its place in memory, or it is also another process'. `AlreadyExists` if there is a
+    /// `ResourceBusy` if the kernel or another process has a page pinned or shares it. `AlreadyExists` if there is a
     /// page at both places.
     pub fn move_all(&self, pages: &PageTable, from: u64, to: u64, length: u64) -> (u64, io::Result<()>) {
         let (mut done, mut in_vain) = (0, 0);
@@ -173,7 +173,7 @@ impl PageTable {
     }
 }
 
-/// A range for which threads wait as long as this lives.
+/// A range for which threads wait as long as this value exists.
 pub(super) struct Held<'a> {
     handler: &'a Handler,
     range: UffdRange,
@@ -182,8 +182,8 @@ pub(super) struct Held<'a> {
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         let fd = self.handler.0.as_raw_fd();
-        // SAFETY: the arguments are live and of the requests' types. What has been mapped over is not registered any more; who
-        // waited for it is woken all the same.
+        // SAFETY: the arguments are live and of the requests' types. Ranges that were mapped over are not registered any more; threads
+        // that wait for them are woken all the same.
         unsafe {
             libc::ioctl(fd, UFFDIO_UNREGISTER, &self.range);
             libc::ioctl(fd, UFFDIO_WAKE, &self.range);

@@ -1,12 +1,12 @@
-//! A stream as its link holds it.
+//! The stream that a link holds: an enum, or a boxed trait object.
 
 use std::any::Any;
 use std::ops::{Deref, DerefMut};
 
 use super::{Shm, Stream};
 
-/// A stream, of which is known whether it is rings in memory: those are looked at with each poll, which had better be no virtual
-/// call.
+/// A stream. The variant for rings in memory avoids a virtual call, since each poll
+/// looks at them.
 pub(crate) enum Carrier {
     Rings(Box<Shm>),
     Other(Box<dyn Stream>),

@@ -1,4 +1,4 @@
-//! Gates in shared memory, and memory passed beside a link.
+//! Gates in shared memory that make direct mappings void, and the passing of memfds beside a link.
 //!
 //! ```text
 //!  initiator                         owner
@@ -9,7 +9,7 @@
 //!  unless abandoned: go back         too long: abandoned
 //! ```
 //!
-//! The owner's fence is one for both (see [`crate::asymmetric`]), so one of the two sees the other.
+//! The owner's fence serves both sides (see [`crate::asymmetric`]), so at least one of the two sees the other.
 
 use std::any::Any;
 use std::fmt;
@@ -29,7 +29,7 @@ const INSIDE: u32 = 1;
 /// The owner has stopped waiting for the one inside.
 const ABANDONED: u32 = 2;
 
-/// Memory that a gate may be in, which stays mapped as long as this lives.
+/// Memory that holds a gate, mapped as long as this value exists.
 pub(super) type Keeper = Arc<dyn Any + Send + Sync>;
 
 /// A gate in shared memory.
@@ -77,8 +77,8 @@ impl Gate {
         self.shown().count.0.load(Ordering::Relaxed)
     }
 
-    /// Voids all windows, and waits until nobody is inside. False after some 50 ms: who is inside has been
-    /// stopped, or does not play by the rules.
+    /// Voids all direct mappings, and waits until no initiator is inside. False after some 50 ms: one that is inside is
+    /// stopped, or violates the protocol.
     pub(super) fn close(&self) -> bool {
         const SPINS: u32 = 10_000;
         const NAPS: u32 = 500;
@@ -115,7 +115,7 @@ impl Gate {
     pub(crate) fn leave(&self, count: u32) -> bool {
         light_fence();
         if self.shown().count.0.load(Ordering::Acquire) == count {
-            // Whoever closes the gate from now on finds all that was copied.
+            // A thread that closes the gate from now on finds all copied bytes.
             self.shown().inside.0.store(OUTSIDE, Ordering::Release);
             return true;
         }
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_stays_too_long_learns_that_he_was_left_behind() {
+    fn an_initiator_that_stays_too_long_finds_the_gate_abandoned() {
         let memory: Keeper = Arc::new([const { Line(AtomicU32::new(0)) }; 2]);
         let at = Arc::as_ptr(&memory).cast::<u8>().cast_mut();
         // SAFETY: the memory holds two lines, as a gate does, and is kept.
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_passed_beside_a_memory_is_not_kept_open() {
+    fn descriptors_passed_beside_a_memfd_are_closed() {
         use std::io::Read;
         use std::os::unix::net::UnixStream;
 
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_while_the_owner_waits_has_been_in_time() {
+    fn an_initiator_that_leaves_while_the_owner_waits_has_succeeded() {
         let memory: Keeper = Arc::new([const { Line(AtomicU32::new(0)) }; 2]);
         let at = Arc::as_ptr(&memory).cast::<u8>().cast_mut();
         // SAFETY: as above.

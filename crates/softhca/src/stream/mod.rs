@@ -1,8 +1,8 @@
-//! What a link runs over: a reliable stream of bytes in both directions.
+//! The transport of a link: a reliable stream of bytes in both directions.
 //!
 //! * `tcp`: a connected socket, between hosts.
 //! * `shm`: a ring in shared memory for each direction, on one host or within one process.
-//! * `ring`: such a ring. * `gate`: who may touch whose memory, on one host. * `carrier`: a stream as its link holds it.
+//! * `ring`: such a ring. * `gate`: revokes direct mappings. * `carrier`: the stream that a link holds.
 
 mod carrier;
 mod gate;
@@ -35,7 +35,7 @@ pub struct Waitable {
     pub writable: bool,
 }
 
-/// What a link waits for.
+/// The readiness that a link waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interest {
     /// Bytes that arrive.
@@ -49,7 +49,7 @@ pub struct Interest {
 /// # Safety
 /// An implementation touches only the memory that the vectors name, and keeps no pointer to it.
 pub unsafe trait Stream: Any + Send {
-    /// Sends a prefix of `from`, and says how many bytes.
+    /// Sends a prefix of `from`, and returns the number of bytes.
     ///
     /// # Errors
     /// `WouldBlock` when there is no room; anything else ends the link.
@@ -64,7 +64,7 @@ pub unsafe trait Stream: Any + Send {
     /// `WouldBlock` when nothing is there; anything else ends the link.
     ///
     /// # Safety
-    /// The vectors name writable memory that nobody else refers to as a Rust object.
+    /// The vectors name writable memory that no Rust reference covers.
     unsafe fn read(&mut self, into: &[iovec]) -> io::Result<usize>;
 
     /// True if every write is a call of the system, so that one should carry much.
@@ -83,7 +83,7 @@ pub unsafe trait Stream: Any + Send {
         true
     }
 
-    /// What to sleep on, if the stream is one that can be slept on.
+    /// The descriptors to sleep on, if the stream supports that.
     fn waitables(&self, interest: Interest, add: &mut dyn FnMut(Waitable)) {
         let _ = (interest, add);
     }
@@ -93,7 +93,7 @@ pub unsafe trait Stream: Any + Send {
         let _ = add;
     }
 
-    /// Announces that nobody polls from now on. False if there is something to do already.
+    /// Announces that no thread polls from now on. False if there is work already.
     fn prepare_to_sleep(&mut self, interest: Interest) -> bool {
         let _ = interest;
         true
@@ -111,10 +111,10 @@ pub unsafe trait Stream: Any + Send {
     }
 }
 
-/// A peer on the same host that may touch our memory by itself, and we its.
+/// A peer on the same host that may access our memory directly, and we its memory.
 ///
-/// Each side has a gate. Its owner opens windows to its memory under the gate's count; the other side
-/// is inside while it copies. Closing counts on, so that all windows are void.
+/// Each side has a gate. Its owner opens direct mappings to its memory under the gate's count; the other side
+/// is inside while it copies. Closing counts on, so that all direct mappings are void.
 pub trait Neighbour {
     /// Hands `memory` to the peer, under the name `id`.
     ///

@@ -1,4 +1,4 @@
-//! A ring of bytes in shared memory: one writer, one reader, neither trusting the other.
+//! A ring of bytes in shared memory: one writer and one reader, neither of which trusts the other.
 //!
 //! ```text
 //!  data:  │ 0 ...... │ 72 xxxxxxxxxxxxxxxxxxxxx │ 5 xxxxx ... │ 0 ......... │   mapped twice, so that no access wraps
@@ -6,24 +6,24 @@
 //!  control: │ closed │ read │ reader_sleeps │ writer_waits │                  cache lines of their own
 //! ```
 //!
-//! What one write brings is a *chunk*: a word with its length, then its bytes. A long write is several, so that the reader copies out
-//! while the writer still copies in. Chunks start at halves of cache lines, so that a short message
-//! is one half, which the reader watches: nothing else travels between the two processors. Behind the last chunk stands a
-//! word of zero, so that a reader never takes old bytes for one. The reader leaves it there: it clears each word that it has taken.
-//! What was in the middle of a chunk is cleared by the writer, before it stores anything of a chunk that ends there.
-//! A writer that cleared all of them would have to fetch the line that the reader watches twice for each message.
+//! A write adds a *chunk*: a word with its length, then its bytes. A long write adds several, so that the reader copies out
+//! while the writer still copies in. Chunks start at half cache lines, so that a short message
+//! is one half, which the reader polls: no other line travels between the two processors. A word of zero stands behind the last
+//! chunk, so that a reader never takes stale bytes for a chunk. The reader does not write it: it clears each length word that it has taken.
+//! The writer clears words in the middle of an old chunk before it stores a chunk that ends there.
+//! A writer that cleared all of them would have to fetch the polled line twice for each message.
 //!
-//! The rest of the word is a *tag*. A chunk with one is no part of the stream of bytes that the others are: it is read in
+//! The rest of the length word is a *tag*. A chunk with a tag is not part of the byte stream: it is read in
 //! place, or not at all.
 //!
-//! Each side keeps its own place privately; what it loads from the memory it loads once, and checks. Two pairs of
+//! Each side keeps its own position privately; it loads each value from the shared memory once, and checks it. Two pairs of
 //! accesses order everything:
 //!
 //! * a length is released after the bytes are stored and acquired before they are loaded; `read` is
 //!   released after bytes are loaded and acquired before they are overwritten.
 //! * a side that goes to sleep stores its flag, then looks for work; the other side publishes,
-//!   then looks at the flag; a fence stands between in both, so one of the two sees the other. The sleeper's is
-//!   one for all processes ([`crate::asymmetric`]), so that who moves bytes needs none.
+//!   then checks the flag; both have a fence in between, so at least one sees the other. The sleeper's fence is
+//!   `membarrier` ([`crate::asymmetric`]), so that the side that moves bytes needs only a compiler fence.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -73,7 +73,7 @@ struct Read {
 #[repr(C, align(128))]
 struct Flag(AtomicU32);
 
-/// What both sides see of a ring. The memory may hold anything at any time.
+/// The part of a ring that both sides map. The memory may hold anything at any time.
 #[repr(C)]
 pub(super) struct Control {
     closed: Flag,
@@ -141,7 +141,7 @@ fn fence_fast_side(registered: bool) {
     }
 }
 
-/// What is left of a list of vectors.
+/// The rest of a list of vectors.
 struct Source<'a> {
     vectors: &'a [iovec],
     /// Bytes of the first one that are gone.
@@ -178,9 +178,9 @@ pub(super) struct Writer {
     place: Place,
     registered: bool,
     written: u64,
-    /// What the reader had read when we last looked.
+    /// The reader's position when we last looked.
     read: u64,
-    /// Steps that begin with bytes of a chunk, which nobody has cleared.
+    /// Steps that begin with uncleared bytes of a chunk.
     dirty: Box<[bool]>,
 }
 
@@ -248,7 +248,7 @@ impl Writer {
         next_step(self.written + (WORD + count) as u64)
     }
 
-    /// Shows the chunk of `count` bytes that has been stored where [`Self::reserve`] said. `tag`: 0 if it belongs to the stream of
+    /// Publishes the chunk of `count` bytes that has been stored where [`Self::reserve`] said. `tag`: 0 if it belongs to the stream of
     /// bytes. True if the reader sleeps.
     #[inline]
     pub fn commit(&mut self, count: usize, tag: u64) -> bool {
@@ -302,7 +302,7 @@ pub(super) struct Reader {
     has_left_a_word: bool,
 }
 
-/// What is in front of a reader.
+/// The chunk in front of a reader.
 pub(crate) struct Front {
     /// Its bytes, which may change at any time.
     pub bytes: *const u8,
@@ -552,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_with_a_tag_is_no_part_of_the_stream() {
+    fn a_tagged_chunk_is_not_part_of_the_stream() {
         let (place, _memory) = ring();
         let (mut writer, mut reader) = (Writer::new(place, false), Reader::new(place, false));
         // SAFETY: the vectors name live arrays, and what is reserved has room for two bytes.
@@ -575,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn impossible_ring_states_are_refused() {
         let (place, _memory) = ring();
         let (mut writer, mut reader) = (Writer::new(place, false), Reader::new(place, false));
         // SAFETY: the vectors name live memory.

@@ -4,9 +4,9 @@
 //!  memfd: │ control of ring 0 │ of ring 1 │ gate 0 │ gate 1 │ … page │ data of ring 0 │ data of ring 1 │
 //! ```
 //!
-//! The memfd is sealed against shrinking, so that a peer cannot make us fault by truncating it. What wakes is a pair of
-//! sockets and no eventfd, of which both sides would have the same open file: a peer that makes that one block stops us
-//! for ever.
+//! The memfd is sealed against shrinking, so that a peer cannot make us fault by truncating it. A pair of
+//! sockets wakes sleepers rather than an eventfd: both sides would share its open file, and a peer that sets it to blocking mode
+//! could block us for ever.
 
 use std::ffi::CStr;
 use std::io;
@@ -125,7 +125,7 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
 }
 
 fn owned(fd: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: a descriptor that a call has just returned belongs to nobody else.
+    // SAFETY: the call has just returned the descriptor, so this is its only owner.
     check(fd).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -165,7 +165,7 @@ impl Mapping {
     }
 
     fn place(&self, ring: usize) -> Place {
-        // SAFETY: `new` mapped control and mirrored data of both rings; whoever holds a side holds the mapping.
+        // SAFETY: `new` mapped control and mirrored data of both rings; each side holds the mapping.
         unsafe { Place::new(self.0.add(ring * CONTROL), self.0.add(PAGE + ring * 2 * CAPACITY)) }
     }
 }
@@ -218,7 +218,7 @@ impl Shm {
         }
     }
 
-    /// What the oldest write has left. The peer may change it at any time.
+    /// The rest of the oldest write. The peer may change it at any time.
     #[inline]
     pub(crate) fn front(&mut self) -> io::Result<Option<Front>> {
         self.reader.front()
@@ -293,7 +293,7 @@ unsafe impl Stream for Shm {
     fn waitables(&self, _interest: Interest, add: &mut dyn FnMut(Waitable)) {
         add(Waitable { fd: self.own_wakes.as_raw_fd(), readable: true, writable: false });
         if let Some(liveness) = &self.liveness {
-            // What the peer puts there does not wake.
+            // The bytes that the peer puts there do not wake.
             add(Waitable { fd: liveness.as_raw_fd(), readable: false, writable: false });
         }
     }

@@ -1,4 +1,4 @@
-//! What happens to the overlay when something goes wrong, or somebody means no good. `docs/overlay.md` says the same in a table.
+//! What happens to the overlay when something goes wrong, or somebody means no good. `docs/overlay-faults.md` says the same in a table.
 
 use std::fs;
 use std::path::Path;
@@ -421,7 +421,7 @@ fn a_certificate_that_nobody_believes_is_refused_with_the_remedy_and_others_go_o
     }
     let mut guest = on(&lab, "coordinator", GUEST, &["say", "10.77.0.1", "7700", "00"])?;
     guest.wait_for(LIMIT, |line| (line == "cut off").then_some(()))?;
-    let refused = "is cut off: the peer has no certificate";
+    let refused = ": the peer has no certificate";
     lab.eventually("the node says whom it refuses", || Ok(lab.logs().contains(refused)))?;
     // All of it is of another cluster: that shows only when they meet.
     let mut stranger = start_node(&lab, &folder, state.path())?;
@@ -467,7 +467,7 @@ fn a_certificate_that_expires_ends_no_link_and_makes_none() -> Result<()> {
     lab.lab.start(h2)?;
     for said in [
         "the peer's certificate is rejected: it expired on 20",
-        "no tunnel to h2: the peer rejects this host's certificate: by its clock, the certificate has expired",
+        "the tunnel to h2 is down: the peer rejects this host's certificate: by its clock, the certificate has expired",
     ] {
         lab.eventually(&format!("it is logged: {said}"), || Ok(lab.logs().contains(said)))?;
     }
