@@ -145,7 +145,7 @@ fn what_is_in_the_way_is_said() -> Result<()> {
     says(&["--listen", "192.0.2.9:7700"], &["192.0.2.9", "`ip address` lists them"])?;
     let network = &world.machines[0].network;
     network.ip("link add name transhume0 type bridge")?;
-    says(&["--listen", FIRST], &["transhume0", "take another name"])?;
+    says(&["--listen", FIRST], &["transhume0", "choose another name"])?;
     // The port is another program's.
     let listener = network.enter(|| std::net::TcpListener::bind(FIRST))??;
     says(&["--device", "up0"], &[FIRST, "use another port"])?;
