@@ -147,7 +147,7 @@ pub enum Record {
 
 /// The coordinator's durable state at one moment: the result of its records.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Image {
+pub struct Snapshot {
     /// All instances.
     pub instances: BTreeMap<Vid, Instance>,
     /// All moves in progress.
@@ -158,7 +158,7 @@ pub struct Image {
     pub last_epoch: Epoch,
 }
 
-impl Image {
+impl Snapshot {
     /// Applies one record. A record about an unknown instance or move changes nothing.
     pub fn apply(&mut self, record: &Record) {
         match record {

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use fabric::{Epoch, FabricId, Vid};
 use moves::entry::{Entry, NodeRecord, Role};
-use moves::journal::{Exit, Image, Instance, MoveRecord, Record, Stage};
+use moves::journal::{Exit, Instance, MoveRecord, Record, Snapshot, Stage};
 use moves::placement::Placement;
 use moves::{HostName, MoveId, Side};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
@@ -65,10 +65,10 @@ fn record(number: u64) -> Record {
     }
 }
 
-fn image_after(records: u64) -> Image {
-    let mut image = Image::default();
-    (0..records).for_each(|number| image.apply(&record(number)));
-    image
+fn snapshot_after(records: u64) -> Snapshot {
+    let mut snapshot = Snapshot::default();
+    (0..records).for_each(|number| snapshot.apply(&record(number)));
+    snapshot
 }
 
 #[test]
@@ -78,10 +78,10 @@ fn a_store_is_what_its_records_amount_to() {
     let store = Store::open(&path).unwrap();
     for number in 0..100 {
         store.apply(&record(number)).unwrap();
-        assert_eq!(store.load().unwrap(), image_after(number + 1), "after record {number}");
+        assert_eq!(store.load().unwrap(), snapshot_after(number + 1), "after record {number}");
     }
     drop(store);
-    assert_eq!(Store::open(&path).unwrap().load().unwrap(), image_after(100));
+    assert_eq!(Store::open(&path).unwrap().load().unwrap(), snapshot_after(100));
 }
 
 #[test]
@@ -271,10 +271,10 @@ fn a_killed_writer_leaves_every_acknowledged_record() {
     for lines in [1, 2, 3, 5, 7, 11, 13, 17, 40, 80] {
         let acknowledged = write_and_kill(&path, written, lines);
         assert!(acknowledged > written, "the child wrote nothing");
-        let image = Store::open(&path).unwrap().load().unwrap();
-        let in_flight = u64::from(image != image_after(acknowledged));
+        let snapshot = Store::open(&path).unwrap().load().unwrap();
+        let in_flight = u64::from(snapshot != snapshot_after(acknowledged));
         written = acknowledged + in_flight;
-        assert!(image == image_after(written), "neither {acknowledged} records nor one more");
+        assert!(snapshot == snapshot_after(written), "neither {acknowledged} records nor one more");
     }
 }
 

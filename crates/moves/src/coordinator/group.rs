@@ -74,7 +74,7 @@ impl Coordinator {
             self.check_settled(vid).map_err(|refusal| (vid, refusal.into()))?;
             // A fresh epoch: messages about the instance's earlier life, such as its end, carry lower epochs and
             // must not apply to the restored one.
-            instance.epoch = instance.epoch.max(self.image.last_epoch).next();
+            instance.epoch = instance.epoch.max(self.snapshot.last_epoch).next();
             let (source, destination) = (Side::Images(images), instance.host.clone().into());
             let epoch = instance.epoch;
             let (dry_run, post_copy, stage) = (false, false, Stage::Began);
@@ -113,7 +113,7 @@ impl Coordinator {
         now: Duration,
         out: &mut Vec<Output>,
     ) -> Vec<MoveId> {
-        let first = self.image.last_move.0 + 1;
+        let first = self.snapshot.last_move.0 + 1;
         let ids: Vec<_> = (first..).map(MoveId).take(records.len()).collect();
         let together: BTreeSet<_> = ids.iter().copied().collect();
         for ((id, record), facts) in ids.iter().zip(records).zip(facts) {

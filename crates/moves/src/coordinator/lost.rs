@@ -13,21 +13,21 @@ impl Coordinator {
     #[must_use]
     pub fn leaves(&self, host: &HostName) -> Option<MoveId> {
         let leaves = |record: &MoveRecord| record.stage == Stage::Committed && record.source.is(host);
-        self.image.moves.iter().find(|(_, record)| leaves(record)).map(|(id, _)| *id)
+        self.snapshot.moves.iter().find(|(_, record)| leaves(record)).map(|(id, _)| *id)
     }
 
     /// Loses `host` for good; it is not heard any more. Its instances are lost for `reason`, its uncommitted moves
     /// roll back, and its remaining work is considered done. A move that [leaves](Self::leaves) it continues.
     pub fn lose(&mut self, host: &HostName, reason: &str, now: Duration) -> Vec<Output> {
         let mut out = Vec::new();
-        let instances = self.image.instances.iter().filter(|(_, instance)| instance.host == *host);
+        let instances = self.snapshot.instances.iter().filter(|(_, instance)| instance.host == *host);
         let instances: Vec<_> = instances.map(|(vid, instance)| (*vid, instance.epoch)).collect();
         for (vid, epoch) in instances {
             let exit = Exit::Lost { reason: reason.into() };
             self.exited(host, vid, epoch, exit, now, &mut out);
         }
         let takes_part = |record: &MoveRecord| record.hosts().any(|part| part == host);
-        let moves = self.image.moves.iter().filter(|(_, record)| takes_part(record));
+        let moves = self.snapshot.moves.iter().filter(|(_, record)| takes_part(record));
         for id in moves.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.give_up(id, vec![format!("host {host} is gone for good")], now, &mut out);
             self.is_done_at(host, id, now, &mut out);
@@ -39,7 +39,7 @@ impl Coordinator {
 
     /// Considers the remaining work of `host` for a move as done.
     fn is_done_at(&mut self, host: &HostName, id: MoveId, now: Duration, out: &mut Vec<Output>) {
-        let Some(record) = self.image.moves.get(&id) else { return };
+        let Some(record) = self.snapshot.moves.get(&id) else { return };
         let report = match record.stage {
             Stage::Began | Stage::Committed => return,
             Stage::Confirmed => Report::Destroyed,

@@ -34,7 +34,7 @@ use std::time::Duration;
 use fabric::Vid;
 
 use crate::due::Due;
-use crate::journal::{Image, Instance, MoveRecord, Record, Stage};
+use crate::journal::{Instance, MoveRecord, Record, Snapshot, Stage};
 use crate::progress::{Event, InstanceEnded, Phase};
 use crate::protocol::{Location, MAX_BLOB, ToCoordinator, ToNode};
 use crate::{HostName, MoveId, Side};
@@ -205,7 +205,7 @@ pub struct MoveView<'a> {
 #[derive(Clone, Debug, Hash)]
 pub struct Coordinator {
     config: Config,
-    image: Image,
+    snapshot: Snapshot,
     progress: BTreeMap<MoveId, MoveProgress>,
     linked: BTreeSet<HostName>,
     /// Nodes that asked for the location of an instance while it was moving.
@@ -215,11 +215,14 @@ pub struct Coordinator {
 impl Coordinator {
     /// Creates the coordinator from its snapshot. Uncommitted moves are rolled back.
     #[must_use]
-    pub fn new(config: Config, image: Image, now: Duration) -> (Self, Vec<Output>) {
-        let progress =
-            image.moves.iter().map(|(id, record)| (*id, MoveProgress::after_restart(record, now))).collect();
+    pub fn new(config: Config, snapshot: Snapshot, now: Duration) -> (Self, Vec<Output>) {
+        let progress = snapshot
+            .moves
+            .iter()
+            .map(|(id, record)| (*id, MoveProgress::after_restart(record, now)))
+            .collect();
         let mut coordinator =
-            Self { config, image, progress, linked: BTreeSet::new(), waiting: BTreeMap::new() };
+            Self { config, snapshot, progress, linked: BTreeSet::new(), waiting: BTreeMap::new() };
         let mut out = Vec::new();
         for id in coordinator.undecided().collect::<Vec<_>>() {
             coordinator.give_up(id, vec!["the coordinator restarted".into()], now, &mut out);
@@ -242,10 +245,10 @@ impl Coordinator {
     }
 
     fn check_addable(&self, vid: Vid, instance: &Instance) -> Result<(), AddError> {
-        if self.image.instances.contains_key(&vid) {
+        if self.snapshot.instances.contains_key(&vid) {
             return Err(AddError::VidTaken(vid));
         }
-        if self.image.instances.values().any(|other| other.name == instance.name) {
+        if self.snapshot.instances.values().any(|other| other.name == instance.name) {
             return Err(AddError::NameTaken(instance.name.clone()));
         }
         if instance.spec.len() > MAX_BLOB {
@@ -263,7 +266,7 @@ impl Coordinator {
         let record = MoveRecord { post_copy, ..self.admit(vid, destination.into(), dry_run, 0)? };
         let mut out = Vec::new();
         self.start(vec![record], now, &mut out);
-        Ok((self.image.last_move, out))
+        Ok((self.snapshot.last_move, out))
     }
 
     /// Cancels a move with `reason`, if it is not committed.
@@ -272,7 +275,7 @@ impl Coordinator {
     /// If it is committed, saved or over.
     pub fn cancel(&mut self, id: MoveId, reason: String, now: Duration) -> Result<Vec<Output>, TooLate> {
         let mut out = Vec::new();
-        match self.image.moves.get(&id).map(|record| &record.stage) {
+        match self.snapshot.moves.get(&id).map(|record| &record.stage) {
             None => return Err(TooLate::Over(id)),
             Some(Stage::Committed | Stage::Confirmed) => return Err(TooLate::Committed(id)),
             Some(Stage::Saved) => return Err(TooLate::Saved(id)),
@@ -302,8 +305,8 @@ impl Coordinator {
 
     /// The snapshot that results from the records so far.
     #[must_use]
-    pub fn image(&self) -> &Image {
-        &self.image
+    pub fn image(&self) -> &Snapshot {
+        &self.snapshot
     }
 
     /// The result of the check at the move's source, if it is available in this coordinator's lifetime.
@@ -320,7 +323,7 @@ impl Coordinator {
 
     /// All moves in progress.
     pub fn moves(&self) -> impl Iterator<Item = MoveView<'_>> {
-        self.image.moves.iter().filter_map(|(id, record)| {
+        self.snapshot.moves.iter().filter_map(|(id, record)| {
             let is_under_way = self.blocks(*id, record);
             Some(MoveView { id: *id, record, phase: self.progress.get(id)?.phase, is_under_way })
         })
@@ -329,7 +332,7 @@ impl Coordinator {
     /// The location of `vid`; `None` if the instance is gone.
     #[must_use]
     pub fn locate(&self, vid: Vid) -> Option<Location> {
-        let instance = self.image.instances.get(&vid)?;
+        let instance = self.snapshot.instances.get(&vid)?;
         Some(Location { host: instance.host.clone(), epoch: instance.epoch, moving: self.is_moving(vid) })
     }
 
@@ -341,7 +344,7 @@ impl Coordinator {
         dry_run: bool,
         others: usize,
     ) -> Result<MoveRecord, Refusal> {
-        let instance = self.image.instances.get(&vid).ok_or(Refusal::UnknownInstance(vid))?;
+        let instance = self.snapshot.instances.get(&vid).ok_or(Refusal::UnknownInstance(vid))?;
         if destination.is(&instance.host) {
             return Err(Refusal::SameHost(instance.host.clone()));
         }
@@ -367,8 +370,8 @@ impl Coordinator {
 
     /// Admits `record` if the limit on moves allows it after `others` further moves, and its hosts are connected.
     fn admitted(&self, record: MoveRecord, others: usize) -> Result<MoveRecord, Refusal> {
-        if self.image.moves.len() + others >= self.config.max_moves {
-            return Err(Refusal::TooMany(self.image.moves.len() + others));
+        if self.snapshot.moves.len() + others >= self.config.max_moves {
+            return Err(Refusal::TooMany(self.snapshot.moves.len() + others));
         }
         let away = record.hosts().find(|host| !self.linked.contains(*host)).cloned();
         away.map_or(Ok(record), |host| Err(Refusal::NotConnected(host)))
@@ -376,7 +379,7 @@ impl Coordinator {
 
     fn link_up(&mut self, host: HostName, out: &mut Vec<Output>) {
         self.linked.insert(host.clone());
-        for (id, record) in &self.image.moves {
+        for (id, record) in &self.snapshot.moves {
             let all = record.hosts().all(|host| self.linked.contains(host));
             if let Some(progress) = self.progress.get_mut(id).filter(|_| all) {
                 progress.unreachable_at = None;
@@ -388,7 +391,7 @@ impl Coordinator {
 
     fn link_down(&mut self, host: &HostName, now: Duration) {
         self.linked.remove(host);
-        for (id, record) in &self.image.moves {
+        for (id, record) in &self.snapshot.moves {
             let takes_part = record.hosts().any(|part| part == host);
             if let Some(progress) =
                 self.progress.get_mut(id).filter(|_| takes_part && record.stage == Stage::Began)
@@ -412,7 +415,7 @@ impl Coordinator {
 
     /// Why an uncommitted move is overdue, if it is.
     fn overdue(&self, id: MoveId, now: Duration) -> Option<String> {
-        let (progress, record) = (self.progress.get(&id)?, self.image.moves.get(&id)?);
+        let (progress, record) = (self.progress.get(&id)?, self.snapshot.moves.get(&id)?);
         if record.stage != Stage::Began {
             return None;
         }
@@ -431,17 +434,21 @@ impl Coordinator {
     }
 
     fn undecided(&self) -> impl Iterator<Item = MoveId> {
-        self.image.moves.iter().filter(|(_, record)| record.stage == Stage::Began).map(|(id, _)| *id)
+        self.snapshot.moves.iter().filter(|(_, record)| record.stage == Stage::Began).map(|(id, _)| *id)
     }
 
     /// Confirmed restores, which have no source to clean up.
     fn without_source(&self) -> impl Iterator<Item = MoveId> {
-        let confirmed = self.image.moves.iter().filter(|(_, record)| record.stage == Stage::Confirmed);
+        let confirmed = self.snapshot.moves.iter().filter(|(_, record)| record.stage == Stage::Confirmed);
         confirmed.filter(|(_, record)| record.source.host().is_none()).map(|(id, _)| *id)
     }
 
     fn moves_of(&self, vid: Vid) -> impl Iterator<Item = (MoveId, &MoveRecord)> {
-        self.image.moves.iter().filter(move |(_, record)| record.vid == vid).map(|(id, record)| (*id, record))
+        self.snapshot
+            .moves
+            .iter()
+            .filter(move |(_, record)| record.vid == vid)
+            .map(|(id, record)| (*id, record))
     }
 
     /// Whether the move blocks other moves of its instance.
@@ -477,7 +484,7 @@ impl Coordinator {
 
     /// Applies a record, and outputs it.
     fn record(&mut self, record: Record, out: &mut Vec<Output>) {
-        self.image.apply(&record);
+        self.snapshot.apply(&record);
         out.push(Output::Record(record));
     }
 }

@@ -51,7 +51,7 @@ impl Coordinator {
         now: Duration,
         out: &mut Vec<Output>,
     ) {
-        let Some(record) = self.image.moves.get(&id) else {
+        let Some(record) = self.snapshot.moves.get(&id) else {
             return self.report_of_ended(from, id, vid, &report, out);
         };
         if record.vid != vid {
@@ -80,7 +80,7 @@ impl Coordinator {
                 | Report::Failed { .. }
                 | Report::Trouble { .. }
         );
-        if waits && id <= self.image.last_move {
+        if waits && id <= self.snapshot.last_move {
             let message = ToNode::Move { id, vid, directive: Directive::RollBack };
             out.push(Output::Send { to: from.clone(), message });
         }
@@ -225,13 +225,13 @@ impl Coordinator {
         now: Duration,
         out: &mut Vec<Output>,
     ) {
-        let instance = self.image.instances.get(&vid);
+        let instance = self.snapshot.instances.get(&vid);
         let name = instance.map(|instance| instance.name.clone());
         if instance.is_some_and(|instance| instance.host == *from && instance.epoch == epoch) {
             self.record(Record::InstanceEnded { vid, exit: exit.clone() }, out);
             out.push(Output::InstanceEnded(InstanceEnded { vid, exit: exit.clone() }));
         }
-        for (id, record) in self.image.moves.clone() {
+        for (id, record) in self.snapshot.moves.clone() {
             if record.vid == vid {
                 self.exited_in_move(id, (name.as_deref(), &record), from, (epoch, &exit), now, out);
             }

@@ -18,7 +18,7 @@ const PATIENCE_WITH_RESTORES: Duration = Duration::from_secs(1);
 impl Coordinator {
     /// Tells the user which hosts the move waits for.
     pub(super) fn tell_silence(&self, id: MoveId, now: Duration, out: &mut Vec<Output>) {
-        let (Some(progress), Some(record)) = (self.progress.get(&id), self.image.moves.get(&id)) else {
+        let (Some(progress), Some(record)) = (self.progress.get(&id), self.snapshot.moves.get(&id)) else {
             return;
         };
         for (host, heard) in progress.awaited(record) {

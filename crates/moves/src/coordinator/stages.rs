@@ -60,8 +60,9 @@ impl Coordinator {
 
     /// Rolls back an uncommitted move with its group.
     pub(super) fn give_up(&mut self, id: MoveId, reasons: Vec<String>, now: Duration, out: &mut Vec<Output>) {
-        let vid = self.image.moves.get(&id).map(|record| record.vid);
-        let name = vid.and_then(|vid| self.image.instances.get(&vid)).map(|instance| instance.name.clone());
+        let vid = self.snapshot.moves.get(&id).map(|record| record.vid);
+        let name =
+            vid.and_then(|vid| self.snapshot.instances.get(&vid)).map(|instance| instance.name.clone());
         self.give_up_of(name.as_deref(), id, reasons, now, out);
     }
 
@@ -98,7 +99,7 @@ impl Coordinator {
     }
 
     fn give_up_alone(&mut self, id: MoveId, reasons: Vec<String>, now: Duration, out: &mut Vec<Output>) {
-        let Some(record) = self.image.moves.get(&id) else { return };
+        let Some(record) = self.snapshot.moves.get(&id) else { return };
         if record.stage != Stage::Began {
             return;
         }
@@ -120,7 +121,8 @@ impl Coordinator {
     /// Reports a failed restore as over when its host has cleaned up, so that it can be restored again there, or when the host
     /// does not answer.
     pub(super) fn tell_given_up(&mut self, id: MoveId, now: Duration, out: &mut Vec<Output>) {
-        let (Some(progress), Some(record)) = (self.progress.get_mut(&id), self.image.moves.get(&id)) else {
+        let (Some(progress), Some(record)) = (self.progress.get_mut(&id), self.snapshot.moves.get(&id))
+        else {
             return;
         };
         let Stage::RolledBack { reasons } = &record.stage else { return };
@@ -133,7 +135,7 @@ impl Coordinator {
 
     /// Ends the instance of a failed restore, which never ran.
     fn never_runs(&mut self, vid: Vid, out: &mut Vec<Output>) {
-        if self.image.instances.contains_key(&vid) {
+        if self.snapshot.instances.contains_key(&vid) {
             let exit = Exit::NotStarted;
             self.record(Record::InstanceEnded { vid, exit: exit.clone() }, out);
             out.push(Output::InstanceEnded(InstanceEnded { vid, exit }));
@@ -201,7 +203,7 @@ impl Coordinator {
     }
 
     pub(super) fn end_rollback(&mut self, id: MoveId, out: &mut Vec<Output>) {
-        let Some(record) = self.image.moves.get(&id) else { return };
+        let Some(record) = self.snapshot.moves.get(&id) else { return };
         let is_over = |progress: &MoveProgress| {
             (progress.source_done || record.source.host().is_none())
                 && (progress.destination_done || record.destination.host().is_none())
@@ -213,7 +215,7 @@ impl Coordinator {
 
     /// Ends a move. A later move of the instance may have waited for this.
     pub(super) fn end(&mut self, id: MoveId, out: &mut Vec<Output>) {
-        let vid = self.image.moves.get(&id).map(|record| record.vid);
+        let vid = self.snapshot.moves.get(&id).map(|record| record.vid);
         self.record(Record::MoveEnded { id }, out);
         self.progress.remove(&id);
         out.push(Output::Event { id, event: Event::Cleaned });
@@ -224,12 +226,12 @@ impl Coordinator {
 
     /// Whether the move saves a checkpoint.
     pub(super) fn is_save(&self, id: MoveId) -> bool {
-        self.image.moves.get(&id).is_some_and(|record| record.destination.host().is_none())
+        self.snapshot.moves.get(&id).is_some_and(|record| record.destination.host().is_none())
     }
 
     /// Whether the move restores a checkpoint.
     pub(super) fn is_restore(&self, id: MoveId) -> bool {
-        self.image.moves.get(&id).is_some_and(|record| record.source.host().is_none())
+        self.snapshot.moves.get(&id).is_some_and(|record| record.source.host().is_none())
     }
 
     pub(super) fn begins(&self, id: MoveId) -> bool {
@@ -254,11 +256,11 @@ impl Coordinator {
 
     /// The unfulfilled directives of a move.
     pub(super) fn directives(&self, id: MoveId) -> Vec<Output> {
-        let (Some(progress), Some(record)) = (self.progress.get(&id), self.image.moves.get(&id)) else {
+        let (Some(progress), Some(record)) = (self.progress.get(&id), self.snapshot.moves.get(&id)) else {
             return Vec::new();
         };
         let vid = record.vid;
-        let spec = self.image.instances.get(&vid).map(|instance| instance.spec.as_slice());
+        let spec = self.snapshot.instances.get(&vid).map(|instance| instance.spec.as_slice());
         let owing = self.debt(id, record).and_then(|_| record.destination.host());
         let directives = progress.directives(record, spec.unwrap_or_default()).into_iter();
         let directives = directives.filter(|(to, _)| owing != Some(to));

@@ -11,7 +11,7 @@ use super::{Sabotage, Tally};
 use crate::coordinator::{self, MoveRequest, SavedInstance};
 use crate::due::Due;
 use crate::entry::{Entry, Role};
-use crate::journal::{Exit, Image, Instance};
+use crate::journal::{Exit, Instance, Snapshot};
 use crate::node::{self, Operation, Outcome};
 use crate::placement::Placement;
 use crate::protocol::{Directive, ToCoordinator, ToNode};
@@ -24,7 +24,7 @@ pub(super) struct World {
     pub(super) sabotage: Sabotage,
     pub(super) coordinator: Option<Shared<Coordinator>>,
     /// The coordinator's durable state.
-    pub(super) store: Shared<Image>,
+    pub(super) store: Shared<Snapshot>,
     pub(super) nodes: Vec<Shared<Node>>,
     pub(super) network: BTreeSet<Envelope>,
     pub(super) vids: Vec<Vid>,
@@ -130,12 +130,12 @@ impl World {
     /// `hosts` nodes with `instances` running instances; all are connected.
     pub(super) fn new(hosts: usize, instances: usize, sabotage: Sabotage) -> Self {
         let vids: Vec<Vid> = (1..=instances).filter_map(|lid| Vid::new(lid as u16)).collect();
-        let (coordinator, _) = Coordinator::new(COORDINATOR, Image::default(), Duration::ZERO);
+        let (coordinator, _) = Coordinator::new(COORDINATOR, Snapshot::default(), Duration::ZERO);
         let mut world = Self {
             now: Due(Duration::ZERO),
             sabotage,
             coordinator: Some(Shared::new(coordinator)),
-            store: Shared::new(Image::default()),
+            store: Shared::new(Snapshot::default()),
             nodes: (0..hosts).map(Node::new).map(Shared::new).collect(),
             network: BTreeSet::new(),
             vids: vids.clone(),

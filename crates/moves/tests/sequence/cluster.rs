@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fabric::{Epoch, FabricId, Vid};
 use moves::coordinator::{self, MoveRequest};
-use moves::journal::{Image, Instance};
+use moves::journal::{Instance, Snapshot};
 use moves::node::{self, Operation, Outcome};
 use moves::placement::Placement;
 use moves::progress::{self, Event};
@@ -68,7 +68,7 @@ pub fn to(number: u8) -> MoveRequest {
 impl Cluster {
     pub fn new() -> Self {
         let (coordinator, _) =
-            Coordinator::new(coordinator::Config::default(), Image::default(), Duration::ZERO);
+            Coordinator::new(coordinator::Config::default(), Snapshot::default(), Duration::ZERO);
         let agent = |name: HostName| {
             let config = node::Config::default();
             NodeAgent::new(name, config, BTreeMap::new(), Duration::ZERO).0
