@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_end_within_a_message_and_instead_of_one_is_a_cut_connection() {
+    async fn early_end_of_stream_is_unexpected_eof() {
         for sent in [&[][..], &[9], &[9, 0, 0, 0, 1]] {
             let (mut near, mut far) = tokio::io::duplex(64);
             near.write_all(sent).await.unwrap();
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_frame_that_is_too_long_is_refused_before_it_is_read() {
+    async fn rejects_too_long_frames_before_reading_them() {
         let (mut near, mut far) = tokio::io::duplex(64);
         near.write_all(&u32::MAX.to_le_bytes()).await.unwrap();
         let error = read(&mut far, &mut Vec::new()).await.unwrap_err();

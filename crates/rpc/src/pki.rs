@@ -405,7 +405,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_their_owners_alone() {
+    fn key_files_are_accessible_to_their_owner_only() {
         let directory = tempfile::tempdir().unwrap();
         create_authority(directory.path()).unwrap();
         issue(directory.path(), "h1").unwrap();
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_gets_an_identity_for_the_key_that_stayed_with_him() {
+    fn applicant_gets_a_usable_identity_for_its_own_key() {
         let (directory, key) = authority_and_key();
         let (host, certificates) =
             certified(directory.path(), &signing_request(&key, "h1").unwrap(), false).unwrap();
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_given_once_and_again_for_the_same_key_only() {
+    fn a_name_is_certified_for_one_key_only() {
         let (directory, key) = authority_and_key();
         let ask =
             |key: &str, name: &str| certified(directory.path(), &signing_request(key, name).unwrap(), false);
@@ -555,7 +555,7 @@ mod tests {
     const CLOCKS: [u64; 4] = [0, 1, 1_800_000_000, 8_277_292_036];
 
     #[test]
-    fn certificates_are_believed_whatever_a_clock_says() {
+    fn certificates_are_valid_at_any_clock_value() {
         let (directory, key) = authority_and_key();
         issue(directory.path(), "h1").unwrap();
         let issued = Identity::load(directory.path(), "h1").unwrap();
@@ -570,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_lead_elsewhere_are_refused() {
+    fn rejects_names_that_contain_paths() {
         let directory = tempfile::tempdir().unwrap();
         create_authority(directory.path()).unwrap();
         for name in ["../h1", "", "authority", "a b", "10.0.0.1"] {

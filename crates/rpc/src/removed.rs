@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_was_removed_is_nobodys_until_one_key_has_it() {
+    fn a_removed_name_is_revoked_except_for_its_heir() {
         let mut removed = Removed::default();
         assert!(!removed.bars(&peer("b", 1)) && !removed.is_nobodys("b"));
         removed.note("b", None);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_the_same_in_other_letters() {
+    fn revocation_ignores_case() {
         let mut removed = Removed::default();
         removed.note("Web-1", None);
         assert!(removed.bars(&peer("web-1", 1)) && removed.bars(&peer("WEB-1", 1)));

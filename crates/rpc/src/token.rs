@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_is_cut_or_mistyped_is_none() {
+    fn rejects_truncated_and_mistyped_tokens() {
         let text = token("192.0.2.1:7700").to_string();
         for cut in 0..text.len() {
             assert!(text[..cut].parse::<JoinToken>().is_err(), "{cut}");
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_release_has_made_is_said_to_be_so() {
+    fn tokens_of_another_release_are_recognised() {
         assert_eq!(text(&[2, 4, 1, 2]).parse::<JoinToken>(), Err(TokenError::Version(2)));
         for meaningless in [&[1][..], &[1, 5, 0], &[1, 4, 10, 0, 0, 1, 30, 20, 9]] {
             assert_eq!(text(meaningless).parse::<JoinToken>(), Err(TokenError::Meaning));
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_not_written_out() {
+    fn debug_output_redacts_the_secret() {
         assert_eq!(format!("{:?}", Secret([7; 16])), "Secret(…)");
     }
 }

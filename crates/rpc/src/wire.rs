@@ -543,7 +543,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_of_an_instance_before_there_was_a_choice_means_the_bridge() {
+    fn old_blueprints_decode_with_the_bridge() {
         let network =
             Network { mac: [2, 0, 0, 0, 0, 1], address: Ipv4Addr::new(10, 77, 1, 1), prefix: 16, mtu: 1500 };
         let spec = InstanceSpec {

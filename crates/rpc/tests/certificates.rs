@@ -82,7 +82,7 @@ fn assert_says(said: Option<String>, words: &[&str]) {
 }
 
 #[test]
-fn what_is_wrong_with_ones_own_certificate_is_said() {
+fn explains_faults_of_the_own_certificate() {
     let pki = authority(&["h1", "h2"]);
     let now = clock();
     let load = |file: &str| Identity::load(pki.path(), file).err().map(|error| error.to_string());
@@ -99,7 +99,7 @@ fn what_is_wrong_with_ones_own_certificate_is_said() {
 }
 
 #[tokio::test]
-async fn both_ends_say_that_they_are_of_different_clusters() {
+async fn both_ends_report_different_authorities() {
     let (one, other) = (authority(&["h1"]), authority(&["h1", "h2"]));
     let (server, client) = (endpoint(other.path(), "h2"), endpoint(one.path(), "h1"));
     let (refused, said) = both(&server, &client, "h2").await;
@@ -108,7 +108,7 @@ async fn both_ends_say_that_they_are_of_different_clusters() {
 }
 
 #[tokio::test]
-async fn where_another_host_was_both_ends_say_how_it_is_forgotten() {
+async fn both_ends_explain_a_reused_address() {
     let pki = authority(&["h1", "h2"]);
     let (server, client) = (endpoint(pki.path(), "h2"), endpoint(pki.path(), "h1"));
     let (refused, said) = both(&server, &client, "gone").await;
@@ -119,7 +119,7 @@ async fn where_another_host_was_both_ends_say_how_it_is_forgotten() {
 }
 
 #[tokio::test]
-async fn what_expires_under_way_ends_no_connection_and_begins_none() {
+async fn expired_certificates_keep_connections_but_allow_no_new_ones() {
     let pki = authority(&["h1"]);
     let end = clock() + SOON;
     issue_for(pki.path(), "h2", "h2", 0, end);

@@ -72,7 +72,7 @@ fn snapshot_after(records: u64) -> Snapshot {
 }
 
 #[test]
-fn a_store_is_what_its_records_amount_to() {
+fn store_equals_the_result_of_its_records() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");
     let store = Store::open(&path).unwrap();
@@ -85,7 +85,7 @@ fn a_store_is_what_its_records_amount_to() {
 }
 
 #[test]
-fn when_an_instance_has_moved_last_is_known_until_it_ends() {
+fn last_move_time_is_stored_until_the_instance_ends() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");
     let store = Store::open(&path).unwrap();
@@ -279,7 +279,7 @@ fn a_killed_writer_leaves_every_acknowledged_record() {
 }
 
 #[test]
-fn a_store_is_its_owners_alone_also_one_that_was_not() {
+fn store_files_are_accessible_to_their_owner_only() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store");
     let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o777;
@@ -308,7 +308,7 @@ fn fill(path: &Path) {
 }
 
 #[test]
-fn a_full_disk_refuses_what_is_new_and_has_room_for_what_is_under_way() {
+fn full_disk_refuses_new_operations_but_completes_those_in_progress() {
     let disk = small_disk(4096);
     let (path, filler) = (disk.path().join("store"), disk.path().join("fill"));
     let store = NodeStore::open(&path).unwrap();
@@ -337,7 +337,7 @@ fn a_full_disk_refuses_what_is_new_and_has_room_for_what_is_under_way() {
 }
 
 #[test]
-fn who_may_take_part_is_found_again_and_who_may_not() {
+fn membership_survives_reopening() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");
     let change = |tokens: &[(u64, Option<&u8>)], removed| {

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_there_comes_after_ours() {
+    fn own_libraries_come_first() {
         let mut environment = vec![("LD_PRELOAD".to_owned(), "/a.so".to_owned())];
         prepend(&mut environment, "LD_PRELOAD", Path::new("/b.so"));
         prepend(&mut environment, "LD_LIBRARY_PATH", Path::new("/lib"));

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wanted_meanwhile_goes_in_the_next_question() {
+    fn locations_wanted_meanwhile_are_batched() {
         let mut wanted = Wanted::default();
         wanted.insert(vid(1));
         assert_eq!(asked(wanted.next_question()), [1]);
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_moves_is_waited_for_and_does_not_hold_up_others() {
+    fn a_moving_instance_does_not_delay_other_locations() {
         let mut wanted = Wanted::default();
         wanted.insert(vid(1));
         wanted.next_question();

@@ -67,7 +67,7 @@ fn lose_at_each_moment(number: u8, cancelled: bool) -> [usize; 2] {
 }
 
 #[test]
-fn what_was_on_a_lost_host_is_nowhere_and_what_was_not_runs() {
+fn losing_a_host_loses_only_its_instances() {
     for number in [1, 2] {
         let [lost, kept] = lose_at_each_moment(number, false);
         assert!(lost > 5 && kept > 5, "{lost} + {kept}");

@@ -136,7 +136,7 @@ fn a_cancel_after_the_commit_is_too_late() {
 }
 
 #[test]
-fn what_cannot_begin_is_refused_with_the_reason() {
+fn impossible_moves_are_refused_with_the_reason() {
     let mut cluster = Cluster::new();
     let mut refusal = |request| cluster.coordinator.begin(request, Duration::ZERO).unwrap_err();
     let stranger = Vid::new(8).unwrap();
@@ -243,7 +243,7 @@ fn a_move_back_does_not_wait_for_ever() {
 }
 
 #[test]
-fn who_does_not_answer_is_told_after_a_second_and_as_long_as_it_lasts() {
+fn silent_hosts_are_reported_repeatedly() {
     let mut cluster = Cluster::new();
     let id = cluster.begin(to(2));
     cluster.run(Some("h1 ▶ Sent"));
@@ -263,7 +263,7 @@ fn who_does_not_answer_is_told_after_a_second_and_as_long_as_it_lasts() {
 }
 
 #[test]
-fn an_instance_that_stays_takes_back_what_it_had_got_ready() {
+fn prepared_resources_are_freed_when_the_move_is_over() {
     let mut agent = NodeAgent::new(host(1), node::Config::default(), BTreeMap::new(), Duration::ZERO).0;
     agent.host_instance(vid(), Epoch(0)).unwrap();
     let mut tell = |directive| {
@@ -280,7 +280,7 @@ fn an_instance_that_stays_takes_back_what_it_had_got_ready() {
 }
 
 #[test]
-fn of_one_with_several_reasons_the_others_of_its_group_name_it_once() {
+fn group_rollback_names_the_failed_member_once() {
     let mut cluster = Cluster::new();
     let other = Vid::new(77).unwrap();
     cluster.coordinator.add_instance(other, instance("other")).unwrap();
@@ -298,7 +298,7 @@ fn of_one_with_several_reasons_the_others_of_its_group_name_it_once() {
 
 /// It is no instance any more by then.
 #[test]
-fn of_one_that_has_ended_the_others_of_its_group_hear_by_its_name() {
+fn group_rollback_names_the_ended_member() {
     let mut cluster = Cluster::new();
     let other = Vid::new(77).unwrap();
     cluster.coordinator.add_instance(other, instance("other")).unwrap();

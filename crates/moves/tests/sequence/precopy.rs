@@ -98,7 +98,7 @@ fn a_restart_of_the_source_before_that_begins_the_copy_anew() {
 }
 
 #[test]
-fn the_instance_is_where_it_was_for_all_who_ask() {
+fn location_is_unchanged_during_precopy() {
     let (cluster, _) = in_precopy();
     let location = cluster.coordinator.locate(vid()).unwrap();
     assert_eq!((location.host, location.moving), (host(1), false));
@@ -106,7 +106,7 @@ fn the_instance_is_where_it_was_for_all_who_ask() {
 }
 
 #[test]
-fn it_may_take_as_long_as_it_goes_on() {
+fn precopy_with_progress_has_no_time_limit() {
     let (mut cluster, id) = in_precopy();
     let copied = std::mem::take(&mut cluster.queue);
     let patience = coordinator::Config::default().transfer;
@@ -124,7 +124,7 @@ fn it_may_take_as_long_as_it_goes_on() {
 }
 
 #[test]
-fn it_does_not_last_without_going_on() {
+fn precopy_without_progress_times_out() {
     let (mut cluster, _) = in_precopy();
     cluster.queue.clear();
     cluster.tick_after(coordinator::Config::default().transfer);
@@ -193,7 +193,7 @@ fn reports(report: Report) -> Output {
 }
 
 #[test]
-fn a_lost_report_is_said_again() {
+fn lost_reports_are_repeated() {
     for (outcome, report) in [
         (Outcome::Copied { bytes: 5 }, Report::Copied { bytes: 5 }),
         (Outcome::Failed { reason: "no".into() }, Report::Failed { reason: "no".into() }),
@@ -228,7 +228,7 @@ fn a_rollback_and_the_end_of_the_instance_cancel_it() {
 }
 
 #[test]
-fn nobody_is_suspended_without_it() {
+fn source_refuses_suspend_without_precopy() {
     let mut source = Source::new();
     let out = source.told(Directive::Suspend { epoch: Epoch(0), destination: host(2).into() });
     let reason = "the node restarted during the move".into();
