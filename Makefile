@@ -7,7 +7,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
 
 .DEFAULT_GOAL := help
-# Two set-ups at once would wait for each other's lock of apt.
+# Concurrent set-ups would wait for apt's lock.
 .NOTPARALLEL:
 .PHONY: help setup setup-demo build test demo bench-verbs bench-move bench-drain bench-mpi bench-net soak fuzz lint man clean
 
@@ -15,19 +15,19 @@ help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do \
 	    printf '  make %-12s %s\n' "$$name" "$$text"; done
 
-setup: ## Install what is missing: packages, the Rust toolchain, CRIU
+setup: ## Install missing packages, the Rust toolchain and CRIU
 	@scripts/setup.sh
 
 setup-demo: ## Install only what `make build` and `make demo` need
 	@scripts/setup.sh demo
 
-build: setup-demo ## Build target/release/transhume and the library beside it
+build: setup-demo ## Build target/release/transhume and the RDMA libraries
 	@cargo build --locked --release --workspace
 
 test: setup ## Build, check formatting and lints, run all tests (some 30 minutes)
 	@scripts/test.sh
 
-demo: setup-demo ## Watch an RDMA program keep running while one of its ends moves (under 5 minutes)
+demo: setup-demo ## Move an instance under RDMA traffic, and measure the blackouts (under 5 minutes)
 	@cargo build --locked --release -p transhume -p libibverbs -p librdmacm -p verbs-check
 	@$(SUDO) target/release/transhume demo $(DEMO_FLAGS)
 
@@ -40,17 +40,17 @@ bench-move: setup build ## Measure the blackout of moves against plain CRIU, and
 bench-drain: setup build ## Measure the blackouts of drains and groups against single moves (some 2 minutes)
 	@$(SUDO) target/release/bench-drain $(BENCH_FLAGS)
 
-bench-mpi: setup build ## Run HPC Challenge in containers, undisturbed and while they move (some 5 minutes)
+bench-mpi: setup build ## Run HPC Challenge in containers, with and without moves (some 5 minutes)
 	@$(SUDO) target/release/bench-mpi $(BENCH_FLAGS)
 
-bench-net: build ## Compare the overlay with wireguard-go, Nebula, VXLAN, OpenVPN, tinc, n2n and socat, and move a station (some 9 minutes)
+bench-net: build ## Compare the overlay with wireguard-go, Nebula, VXLAN, OpenVPN, tinc, n2n and socat (some 9 minutes)
 	@scripts/setup.sh bench-net
 	@$(SUDO) target/release/bench-net $(BENCH_FLAGS)
 
 soak: setup-demo ## Simulate moves under faults for SECONDS=60, or all small cases: SECONDS=exhaustive
 	@cargo run --locked --release -p moves --features sim --bin soak -- $(or $(SECONDS),60)
 
-fuzz: setup ## Fuzz what reads others' bytes, SECONDS=60 for each target, or only TARGET=name
+fuzz: setup ## Fuzz all parsers of untrusted input, SECONDS=60 per target, or only TARGET=name
 	@scripts/fuzz.sh run $(or $(SECONDS),60) $(TARGET)
 
 lint: setup-demo ## Check formatting and lints only
@@ -64,7 +64,7 @@ man: build ## Write manual pages and shell completions to target/share
 	    target/release/transhume completions $$shell >target/share/completions/transhume.$$shell; done
 	@echo 'target/share: manual pages and completions'
 
-clean: ## Remove what was built, and the labs `demo` and `lab`; others stay
+clean: ## Remove build outputs, and the labs `demo` and `lab`
 	@if [ -x target/release/transhume ]; then \
 	    for lab in demo lab; do $(SUDO) target/release/transhume lab down --lab $$lab; done; fi
 	@rm -rf target

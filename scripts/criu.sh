@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Prints the path of a CRIU that is new enough, and gets one first if there is none.
+# Prints the path of a new enough CRIU; downloads one first if necessary.
 #
 # An installed CRIU is used if it is 4.2 or newer and passes `criu check`. Otherwise Debian's newest is
-# unpacked, with the libraries it needs, into a cache folder and run there with its own loader: nothing
-# is installed, and the machine's apt sources stay as they are. Run it again at any time; with the cache
-# filled it answers at once.
+# unpacked, with its libraries, into a cache directory and run there with its own loader: nothing
+# is installed, and the machine's apt sources are not changed. It can be repeated at any time, and
+# returns at once if the cache is filled.
 #
-#   TRANSHUME_CRIU_CACHE   the cache folder (default: /var/cache/transhume/criu as root,
+#   TRANSHUME_CRIU_CACHE   the cache directory (default: /var/cache/transhume/criu as root,
 #                          otherwise ~/.cache/transhume/criu)
 set -euo pipefail
 
@@ -34,12 +34,12 @@ new_enough() { # program
     [ -n "$version" ] && [ "$(printf '%s\n' "$least" "$version" | sort -V | head -n 1)" = "$least" ]
 }
 
-# `criu check` needs root; without it the version has to do.
+# `criu check` needs root; otherwise only the version is checked.
 works() { # program
     new_enough "$1" && { [ "$(id -u)" != 0 ] || "$1" check >/dev/null 2>&1; }
 }
 
-# The Debian archive that this machine's apt uses.
+# The Debian archive of this machine's apt.
 archive() {
     apt-get indextargets --format '$(ORIGIN) $(LABEL) $(REPO_URI)' 'Created-By: Packages' |
         sed -n 's/^Debian Debian //p' | head -n 1
@@ -51,8 +51,8 @@ private_apt() { # folder, then apt's arguments
     apt-get -qq -c "$folder/apt.conf" "$@"
 }
 
-# An apt of our own: its sources, lists and packages lie in the folder, and its idea of what is
-# installed is empty, so that all dependencies come along. Proxies and keys stay the machine's.
+# A private apt: its sources, lists and packages are in the directory, and its list of installed
+# packages is empty, so that all dependencies are downloaded. It uses the machine's proxies and keys.
 write_apt_configuration() { # folder, archive
     local folder=$1 uri=$2 keyring options=
     for keyring in /usr/share/keyrings/debian-archive-keyring.{pgp,gpg}; do
@@ -103,7 +103,7 @@ unpack() { # folder, folder where it will lie, archive
     private_apt "$folder/apt" -o APT::Update::Error-Mode=any update >&2 ||
         die "cannot reach the Debian archive $uri: connect this machine to it, or install CRIU $least or newer"
     private_apt "$folder/apt" --yes --download-only install criu >&2 ||
-        die "the Debian archive $uri does not give CRIU and its libraries: try again later"
+        die "cannot download CRIU and its libraries from the Debian archive $uri: try again later"
     mkdir -p "$folder/root"
     for package in "$folder"/apt/archives/*.deb; do
         dpkg-deb -x "$package" "$folder/root"
@@ -124,9 +124,9 @@ main() {
         return
     fi
     command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null ||
-        die "no CRIU $least or newer, and no apt to get one: install CRIU $least or newer"
+        die "neither CRIU $least or newer nor apt is installed: install CRIU $least or newer"
     uri=$(archive)
-    [ -n "$uri" ] || die "apt knows no Debian archive on this machine: install CRIU $least or newer"
+    [ -n "$uri" ] || die "apt has no Debian archive on this machine: install CRIU $least or newer"
 
     mkdir -p "$(dirname "$cache")"
     exec 9>"$cache.lock"

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Runs fuzz targets under libFuzzer, one after the other; inputs that reach something new are kept in
-# target/fuzz/corpus. The first finding ends it: the input is in target/fuzz/findings.
+# Runs fuzz targets under libFuzzer, one after the other; inputs with new coverage are stored in
+# target/fuzz/corpus. The first finding stops the run; its input is in target/fuzz/findings.
 #
 # fuzz/corpus/TARGET.tar.gz holds the inputs of each target; the same inputs give the same archive.
 #
-#   scripts/fuzz.sh run SECONDS [TARGET…]      all targets if none is named
-#   scripts/fuzz.sh merge [TARGET…]            adds to the archives the fewest inputs that reach what is reached
+#   scripts/fuzz.sh run SECONDS [TARGET…]      all targets if none is given
+#   scripts/fuzz.sh merge [TARGET…]            adds a minimal set of inputs with the same coverage to the archives
 #   scripts/fuzz.sh unpack [TARGET…]           writes the inputs of the archives to target/fuzz/archived
 #   scripts/fuzz.sh pack [TARGET…]             writes the archives from target/fuzz/archived
 set -euo pipefail
@@ -15,7 +15,7 @@ export PATH=$PATH:$HOME/.cargo/bin
 readonly triple=x86_64-unknown-linux-gnu
 readonly binary=target/fuzz/$triple/fuzz/fuzz
 
-# The instrumentation that libFuzzer reads: the compiler has it, and the stable one lets it be asked for.
+# The instrumentation for libFuzzer, which the stable compiler supports.
 readonly coverage=(
     -Cpasses=sancov-module
     -Cllvm-args=-sanitizer-coverage-level=4
@@ -24,7 +24,7 @@ readonly coverage=(
     -Cllvm-args=-sanitizer-coverage-trace-compares
 )
 
-# `--target` keeps the flags from build scripts and macros, which are programs of their own.
+# `--target` keeps the flags from build scripts and macros.
 build() {
     RUSTFLAGS="${coverage[*]}" cargo build --locked --quiet --profile fuzz --target "$triple" \
         --target-dir target/fuzz --package fuzz --features libfuzzer

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Prints the folder with the programs of a peer of `make bench-net` that is written in Go, and builds them first if there are
-# none: the version below, from the Go module proxy, into a cache folder.
+# Prints the directory with the programs of a peer of `make bench-net` that is written in Go; builds them first if
+# necessary: the version below, from the Go module proxy, into a cache directory.
 #
 #   scripts/go-peer.sh wireguard-go|nebula
 #
-#   TRANSHUME_GO_PEERS_CACHE   where cache folders are (default: /var/cache/transhume as root, otherwise
+#   TRANSHUME_GO_PEERS_CACHE   parent of the cache directories (default: /var/cache/transhume as root, otherwise
 #                              ~/.cache/transhume)
 set -euo pipefail
 
@@ -13,7 +13,7 @@ die() {
     exit 1
 }
 
-# `go list -m MODULE@latest` names the newest.
+# `go list -m MODULE@latest` prints the newest version.
 choose() { # the peer
     case $1 in
     wireguard-go)
@@ -22,12 +22,12 @@ choose() { # the peer
         packages=(golang.zx2c4.com/wireguard)
         ;;
     nebula)
-        # The newest of which the proxy has all that it needs, and which a Go before 1.27 builds.
+        # The newest version whose dependencies the proxy has, and which Go before 1.27 can build.
         version=v1.11.0
         least_go=1.26.0
         packages=(github.com/slackhq/nebula/cmd/nebula github.com/slackhq/nebula/cmd/nebula-cert)
         ;;
-    *) die "there is no peer \`$1\`: say wireguard-go or nebula" ;;
+    *) die "unknown peer \`$1\`: use wireguard-go or nebula" ;;
     esac
     readonly version least_go packages
 }
@@ -42,11 +42,11 @@ cache_folder() {
     fi
 }
 
-# The Go toolchain itself, as it is: it gets no newer one.
+# The installed Go toolchain; it must not download a newer one.
 go_command() {
     local go found
     go=$(PATH=$PATH:/usr/local/go/bin command -v go) ||
-        die "there is no Go: install $least_go or newer from https://go.dev/dl into /usr/local/go"
+        die "Go is not installed: install $least_go or newer from https://go.dev/dl into /usr/local/go"
     found=$(GOTOOLCHAIN=local "$go" env GOVERSION)
     [ "$(printf '%s\n' "$least_go" "${found#go}" | sort -V | head -n 1)" = "$least_go" ] ||
         die "$go is $found: install $least_go or newer from https://go.dev/dl into /usr/local/go"
@@ -62,7 +62,7 @@ build() { # the programs' folder
     chmod 755 "$fresh"
     GOTOOLCHAIN=local GOFLAGS= GOBIN=$fresh "$go" install "${packages[@]/%/@$version}" >&2 ||
         die "cannot build ${packages[*]} $version: connect this machine to the Go module proxy"
-    # Who was faster has built the same.
+    # A concurrent build has produced the same files.
     mv -T "$fresh" "$1" 2>/dev/null || is_built "$1"
 }
 

@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
-# Installs what Transhume needs on Debian 12 or 13, as far as it is missing: packages by apt, the
-# pinned Rust toolchain by rustup, and a CRIU that is new enough. Says nothing when all is there. Run
-# it again at any time.
+# Installs the missing requirements of Transhume on Debian 12 or 13: packages with apt, the
+# pinned Rust toolchain with rustup, and a new enough CRIU. Prints nothing if nothing is missing.
+# It can be repeated at any time.
 #
-#   scripts/setup.sh             all
-#   scripts/setup.sh demo        what building and the demo need
-#   scripts/setup.sh bench-net   what `make bench-net` compares with, as far as it can be had
+#   scripts/setup.sh             everything
+#   scripts/setup.sh demo        requirements of the build and the demo
+#   scripts/setup.sh bench-net   the peers of `make bench-net`, as far as they are available
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# What they are for: the build, labs, and the program of the demo.
+# For the build, labs, and the program of the demo.
 packages=(
     gcc libc6-dev make
     clang libbpf-dev
     iproute2 nftables util-linux
     perftest
 )
-# The same for fuzz targets and C tests, and for other programs that the tests and benchmarks run.
+# For fuzz targets, C tests, and other programs that tests and benchmarks run.
 readonly more_packages=(
     g++ libibverbs-dev librdmacm-dev libfabric-dev
     ibverbs-utils rdmacm-utils ucx-utils
@@ -25,14 +25,14 @@ readonly more_packages=(
     runc podman hpcc
     iperf3 openssh-client
 )
-# rdma-core's own tests, which python3-pyverbs has.
+# rdma-core's own tests, from python3-pyverbs.
 readonly rdma_core_tests=/usr/share/doc/rdma-core/tests
-# Services that tests start in containers, and by which names systemd would start them on this machine.
+# Services that tests start in containers, and the names of their systemd units.
 readonly services=(openssh-server:ssh redis-server:redis-server)
-# What measures the overlay, and its peers, which the tests do not need.
+# Measuring tools and peers of the overlay, which the tests do not need.
 readonly bench_net_packages=(iperf3 wireguard-tools openvpn tinc n2n socat)
 
-# The installer for a Debian without rustup: what https://sh.rustup.rs would download, in one version.
+# The installer for a Debian without rustup: a fixed version of the download of https://sh.rustup.rs.
 readonly rustup_init=https://static.rust-lang.org/rustup/archive/1.28.2/x86_64-unknown-linux-gnu/rustup-init
 readonly rustup_sum=20a06e644b0d9bd2fbdbfd52d42540bdde820ea7df86e92e533c073da0cdd43c
 
@@ -45,7 +45,7 @@ as_root() {
     if [ "$(id -u)" = 0 ]; then "$@"; else sudo -- "$@"; fi
 }
 
-# Runs a command silently; shows what it said only if it fails.
+# Runs a command; prints its output only if it fails.
 quietly() {
     local output
     output=$("$@" 2>&1) || die "$* failed:
@@ -57,15 +57,15 @@ is_installed() {
 }
 
 apt_install() {
-    command -v apt-get >/dev/null || die "install these by hand, there is no apt-get here: $*"
-    [ "$(id -u)" = 0 ] || command -v sudo >/dev/null || die "run this as root; it would install: $*"
+    command -v apt-get >/dev/null || die "apt-get is missing: install these packages manually: $*"
+    [ "$(id -u)" = 0 ] || command -v sudo >/dev/null || die "run this as root to install: $*"
     printf 'setup: installing %s\n' "$*"
     quietly as_root apt-get -qq update
     quietly as_root env DEBIAN_FRONTEND=noninteractive \
         apt-get -qq --yes --no-install-recommends install "$@"
 }
 
-# Which of these packages are not installed.
+# The packages of these that are not installed.
 missing_of() {
     local package
     for package in "$@"; do
@@ -79,7 +79,7 @@ install_packages() {
     [ ${#missing[@]} = 0 ] || apt_install "${missing[@]}"
 }
 
-# Nobody has asked for services on this machine. Those that are there already stay as they are.
+# Keeps new packages from starting their services. Existing services are not changed.
 mask_missing_services() {
     local service
     for service in "${services[@]}"; do
@@ -90,7 +90,7 @@ mask_missing_services() {
     done
 }
 
-# They come as documentation, which Debian's images for containers leave out.
+# These files are documentation, which Debian's container images omit.
 install_rdma_core_tests() {
     [ ! -d "$rdma_core_tests" ] || return 0
     printf 'setup: installing %s\n' "$rdma_core_tests"
@@ -98,7 +98,7 @@ install_rdma_core_tests() {
         --option "DPkg::Options::=--path-include=$rdma_core_tests/*" install python3-pyverbs
 }
 
-# The benchmark names who is missing, and measures the others: each of these is tried alone.
+# Each package is installed separately: the benchmark reports missing peers and measures the others.
 install_peers() {
     local package
     for package in "${bench_net_packages[@]}"; do
@@ -112,7 +112,7 @@ install_peers() {
     done
 }
 
-# Debian 13 has rustup; Debian 12 has only a Rust that is too old, so there rustup's own installer is used.
+# Debian 13 has rustup; Rust in Debian 12 is too old, so rustup's own installer is used there.
 install_rustup() {
     if [ -n "$(apt-cache search --names-only '^rustup$' 2>/dev/null)" ]; then
         apt_install rustup
@@ -123,7 +123,7 @@ install_rustup() {
     fi
 }
 
-# In a subshell, so that the folder goes whatever happens.
+# In a subshell, so that the directory is always removed.
 download_rustup() (
     folder=$(mktemp -d)
     trap 'rm -rf -- "$folder"' EXIT
@@ -157,7 +157,7 @@ case ${1:-} in
         install_peers
         exit
         ;;
-    *) die "there is no set-up for \`$1\`: say \`demo\` or \`bench-net\`, or nothing for all" ;;
+    *) die "unknown set-up \`$1\`: use \`demo\`, \`bench-net\`, or no argument for everything" ;;
 esac
 install_packages "${packages[@]}"
 [ "${1:-}" = demo ] || install_rdma_core_tests

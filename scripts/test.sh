@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# All tests, as `make test` runs them. Each step's output comes as it is; at the end stands what
-# passed, what failed, and how long it took. The first failure of formatting, lints or tests does
-# not stop the others, a failed build does.
+# Runs all tests for `make test`. Each step's output is printed; a summary at the end lists results
+# and durations. A failure of formatting, lints or tests does not stop the other steps, but a
+# failed build does.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -31,23 +31,23 @@ finish() {
     exit 1
 }
 
-# Namespaces and CRIU need root. Whoever is not root builds as himself and runs as root.
+# Namespaces and CRIU need root. Other users build as themselves, and run the tests with sudo.
 if [ "$(id -u)" != 0 ]; then
     command -v sudo >/dev/null || {
-        echo 'the tests make network namespaces: run this as root' >&2
+        echo 'the tests create network namespaces: run this as root' >&2
         exit 1
     }
     export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER='sudo -E'
 fi
 export PATH=$PATH:$HOME/.cargo/bin CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-auto}
 
-# Most tests wait most of the time, and lints hardly disturb them. Two cargos in one folder would wait for each other.
+# Most tests mostly wait, so lints hardly disturb them. Two cargos in one target directory would wait for each other.
 lint() {
     exec nice -n 19 cargo clippy --locked --quiet --workspace --all-targets --target-dir target/lints -- -D warnings
 }
 
-# Tests of all packages at once, built before: each package has the same features in all steps, and is built once.
-# There are no tests in documentation, for which cargo would build each library anew.
+# All packages are tested at once after the build: each package has the same features in all steps, and is built once.
+# There are no documentation tests, for which cargo would build each library again.
 step build cargo build --locked --quiet --workspace --all-targets
 [ "$failed" = 0 ] || finish
 step format cargo fmt --all --check

@@ -171,14 +171,14 @@ mod tests {
     }
 
     #[test]
-    fn an_early_end_and_noise_are_errors() {
+    fn rejects_early_end_and_malformed_lines() {
         assert!(matches!(answered_by("end", ""), Err(ClientError::Closed)));
         assert!(matches!(answered_by("middle", "\"do"), Err(ClientError::Closed)));
         assert!(matches!(answered_by("noise", "hello\n"), Err(ClientError::Line(_))));
     }
 
     #[test]
-    fn a_coordinator_that_ends_at_once_is_a_loss() {
+    fn an_immediate_end_of_the_coordinator_counts_as_a_loss() {
         for kind in [ErrorKind::BrokenPipe, ErrorKind::ConnectionReset] {
             let error = ClientError::from(io::Error::from(kind));
             assert!(error.is_break() && error.is_loss());
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_listening_is_told_from_other_failures() {
+    fn distinguishes_missing_coordinator_from_other_errors() {
         let error = Client::ask(&socket("nobody"), &Request::List).unwrap_err();
         assert!(matches!(error, ClientError::NotRunning(_)) && error.is_loss());
         let error = Client::ask(&socket(&"long".repeat(30)), &Request::List).unwrap_err();

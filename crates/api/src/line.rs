@@ -42,7 +42,7 @@ mod tests {
     use crate::{Event, Failure, MoveRequest, Request};
 
     #[test]
-    fn a_request_is_one_line_of_json() {
+    fn requests_are_single_json_lines() {
         let request = Request::Move(MoveRequest {
             name: "a".into(),
             host: "h2".into(),

@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_is_one_flat_object() {
+    fn log_events_are_flat_objects() {
         let figures = Some(MoveFigures {
             total_us: 3,
             blackout_us: 2,

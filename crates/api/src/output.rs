@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_text_and_what_is_none_is_base64() {
+    fn encodes_utf8_as_text_and_other_bytes_as_base64() {
         let written = |bytes: &[u8]| to_line(&output(bytes)).unwrap();
         let position = r#""position":{"vid":258,"next":3}}}"#;
         let expected = format!("{{\"output\":{{\"stream\":\"Stdout\",\"text\":\"€\\n\",{position}\n");
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_base64_is_no_output() {
+    fn rejects_malformed_base64() {
         let line = r#"{"output":{"stream":"Stdout","base64":"%","position":{"vid":1,"next":0}}}"#;
         assert!(from_line::<Event>(line).is_err());
     }

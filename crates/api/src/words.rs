@@ -14,7 +14,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_as_exact_as_it_is_long() {
+    fn durations_are_rounded_by_length() {
         let expected = [
             (0, "0 s"),
             (120, "120 s"),

@@ -1,6 +1,6 @@
 //! The peer of a container's move: runc checkpoints the same container, its images are copied, and runc restores it.
 //!
-//! Both have the machine's own files below a layer, and a program that holds so much memory. Images lie in memory on both sides.
+//! Both use the machine's own files below a layer, and a program with this much memory. Images are in memory on both sides.
 
 use std::ffi::CString;
 use std::fs;
@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-/// How long a call may take.
+/// Time limit of a call.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// How often it is looked whether the program has its memory.
+/// How often the program's memory is checked.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The command of a program that holds so many MiB, in which no two pages are the same, and says when it has them.
+/// The command of a program with this many MiB of distinct pages, which reports when it has filled them.
 #[must_use]
 pub fn command(mebibytes: u32) -> Vec<String> {
     let program = format!(
@@ -30,7 +30,7 @@ pub fn command(mebibytes: u32) -> Vec<String> {
     ["/usr/bin/python3", "-c", &program].map(str::to_owned).into()
 }
 
-/// A folder in memory with a root file system mounted in it; both are gone when it is dropped.
+/// A directory in memory with a mounted root file system; dropping it removes both.
 struct Ground(PathBuf);
 
 impl Ground {
@@ -56,7 +56,7 @@ impl Ground {
 
 impl Drop for Ground {
     fn drop(&mut self) {
-        // What is left is named by the next error of who needs the name.
+        // If something is left, the next user of the name gets an error that names it.
         if let Ok(root) = self.root() {
             // SAFETY: the path is a live C string.
             let _ = unsafe { libc::umount2(root.as_ptr(), libc::MNT_DETACH) };
@@ -65,13 +65,13 @@ impl Drop for Ground {
     }
 }
 
-/// How long runc takes to checkpoint a container with so many MiB, and with the copy to restore it.
+/// Time for runc to checkpoint a container with this many MiB, and to copy and restore it.
 ///
 /// # Errors
-/// If there is no runc, or it fails.
+/// If runc is missing or fails.
 pub fn checkpoint_and_restore(criu: &Path, mebibytes: u32) -> Result<Duration> {
     let ground = Ground::new()?;
-    // Without connections nothing has to be kept from them, for which CRIU would need iptables.
+    // There are no connections to lock, for which CRIU would need iptables.
     fs::write(ground.0.join("criu.conf"), "network-lock skip\n")?;
     fs::write(ground.0.join("config.json"), configuration(&ground.0, mebibytes).to_string())?;
     let runc = Runc { criu, folder: &ground.0 };
@@ -100,7 +100,7 @@ impl Runc<'_> {
             .arg(self.folder.join("runc"))
             .args(words)
             .arg(Self::NAME);
-        // What it starts inherits these, and cannot be dumped with a file of the host's.
+        // The container inherits these, and cannot be dumped with a file of the host.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let status = command.current_dir(self.folder).status()?;
         let said = fs::read_to_string(&log).unwrap_or_default();
@@ -128,7 +128,7 @@ impl Runc<'_> {
     fn wait_for_memory(&self, mebibytes: u32) -> Result<()> {
         let state = fs::read(self.folder.join("runc").join(Self::NAME).join("state.json"))?;
         let state: Value = serde_json::from_slice(&state)?;
-        let pid = state["init_process_pid"].as_u64().context("runc names no process")?;
+        let pid = state["init_process_pid"].as_u64().context("runc reports no process")?;
         let end = Instant::now() + LIMIT;
         loop {
             let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
@@ -137,13 +137,13 @@ impl Runc<'_> {
             if held >> 10 >= u64::from(mebibytes) {
                 return Ok(());
             }
-            ensure!(Instant::now() < end, "the program holds {held} KiB only");
+            ensure!(Instant::now() < end, "the program uses only {held} KiB");
             sleep(LOOK);
         }
     }
 }
 
-/// As a container of ours has it, but for what only ours have.
+/// The same configuration as that of our container.
 fn configuration(folder: &Path, mebibytes: u32) -> Value {
     let mount = |place: &str, kind: &str| json!({ "destination": place, "type": kind, "source": kind });
     let places = [

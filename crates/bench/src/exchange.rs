@@ -13,27 +13,27 @@ use lab::layout::{self, Layout};
 use crate::fabric_perf;
 use crate::figure::{Quantity, of_fabric_perf, of_perftest, of_ucx};
 
-/// How long one run may take.
+/// Time limit of a run.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// The host of all servers.
 const SERVER: &str = "h1";
 
-/// Where a peer's server waits for its client.
+/// The port of a peer's server.
 const PEER_PORT: u16 = 13337;
 
-/// Programs that measure the same.
+/// Programs with the same measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Comparison {
     /// Ours, from perftest.
     pub ours: &'static str,
     /// The test of `ucx_perftest`.
     pub ucx: &'static str,
-    /// What they measure.
+    /// The measured quantity.
     pub quantity: Quantity,
-    /// Queue pairs of ours; a peer has one connection.
+    /// Queue pairs of our side; a peer has one connection.
     pub queue_pairs: u64,
-    /// Requests of ours that are posted in one call. Peers have no such call.
+    /// Requests per post call of our side; peers have no such call.
     pub list: u64,
 }
 
@@ -46,7 +46,7 @@ impl Comparison {
         Self { ours, ucx, quantity: Quantity::Rate, queue_pairs, list }
     }
 
-    /// Who is compared with on `path`. Libfabric's tcp provider is one between hosts, where each side has one connection.
+    /// The peers on `path`. Libfabric's tcp provider is comparable between hosts only, where each side has one connection.
     #[must_use]
     pub fn peers(&self, path: Path) -> &'static [Peer] {
         match (path, self.queue_pairs) {
@@ -61,15 +61,15 @@ impl Comparison {
     }
 }
 
-/// What is compared.
+/// The comparisons.
 pub const COMPARISONS: [Comparison; 3] = [
     Comparison::new("ib_send_lat", "tag_lat", Quantity::Latency),
     Comparison::new("ib_write_lat", "ucp_put_lat", Quantity::Latency),
     Comparison::new("ib_write_bw", "ucp_put_bw", Quantity::Bandwidth),
 ];
 
-/// How many messages of 8 bytes are compared: posted one by one, where perftest's own loop takes a good part of the time, and in
-/// lists, as is usual where rates matter.
+/// Message rates with 8 bytes: posted one by one, where perftest's own loop takes much of the time, and in
+/// lists, as applications do where rates matter.
 pub const RATES: [Comparison; 8] = [
     Comparison::rate("ib_send_bw", "tag_bw", 1, 1),
     Comparison::rate("ib_send_bw", "tag_bw", 16, 1),
@@ -81,13 +81,13 @@ pub const RATES: [Comparison; 8] = [
     Comparison::rate("ib_write_bw", "ucp_put_bw", 16, LIST),
 ];
 
-/// Bytes up to which perftest asks for one completion of many requests. Its warm-up waits for one of each request, for ever.
+/// The largest size at which perftest requests one completion for many requests. Its warm-up would wait for a completion of each.
 const ONE_COMPLETION_FOR_MANY: u64 = 8192;
 
 /// Requests in a list.
 const LIST: u64 = 16;
 
-/// Who is compared with.
+/// A peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
     /// `ucx_perftest`.
@@ -97,7 +97,7 @@ pub enum Peer {
 }
 
 impl Peer {
-    /// What it is called in reports.
+    /// Its name in reports.
     #[must_use]
     pub fn name(self, comparison: &Comparison, path: Path) -> String {
         match self {
@@ -107,7 +107,7 @@ impl Peer {
     }
 }
 
-/// Where the two ends are.
+/// The placement of the two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
     /// Both on the first host.
@@ -150,16 +150,16 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Makes a lab, and the peer's program that is not installed.
+    /// Creates a lab, and builds the peer's program that Debian does not have.
     ///
     /// # Errors
-    /// If one of them cannot be made.
+    /// If the lab or the program cannot be created.
     pub fn new() -> Result<Self> {
         let fabric_perf = fabric_perf::build()?;
         Ok(Self { lab: TestLab::up(2)?, fabric_perf, runs: 0 })
     }
 
-    /// Runs our side of `comparison`: the figure.
+    /// Runs our side of `comparison`; returns the figure.
     ///
     /// # Errors
     /// If a program fails.
@@ -177,7 +177,7 @@ impl Bench {
             program.extend(["-l", &list]);
         }
         if comparison.ours == "ib_write_bw" && size > ONE_COMPLETION_FOR_MANY {
-            // Peers' figures begin after a tenth of what is sent; perftest has the like for this program alone.
+            // Peers skip the first tenth of their messages; perftest can do that for this program only.
             program.push("--perform_warm_up");
         }
         let (server, client) = (format!("server{}", self.runs), format!("client{}", self.runs));
@@ -188,7 +188,7 @@ impl Bench {
         of_perftest(&client.lines, comparison.quantity)
     }
 
-    /// Runs `peer`'s side of `comparison` on the same path: the figure.
+    /// Runs `peer`'s side of `comparison` on the same path; returns the figure.
     ///
     /// # Errors
     /// If a program fails.
@@ -208,7 +208,7 @@ impl Bench {
         }
     }
 
-    /// How much of a core, in percent, a program with an open device takes that waits for a peer.
+    /// Processor use, in percent of a core, of a program with an open device that waits for a peer.
     ///
     /// # Errors
     /// If it cannot be started or measured.
@@ -263,7 +263,7 @@ impl Bench {
         Ok([end("server", SERVER)?, end("client", path.client())?])
     }
 
-    /// What runs a peer's program on `host`. UCX looks for devices in /sys, of which `ip netns exec` shows it the host's.
+    /// A command that runs a peer's program on `host`. `ip netns exec` shows UCX the host's devices in /sys.
     fn on_host(&self, host: &str) -> Result<Command> {
         let namespace = Layout::of(self.lab.name()).namespace(host.parse()?);
         let mut command = Command::new("ip");
@@ -277,8 +277,8 @@ fn address(host: &str) -> Result<String> {
     Ok(layout::address(host.parse()?).to_string())
 }
 
-/// Enough for about half a second, so that what happens once, such as getting to know a neighbour's memory, does not
-/// count.
+/// Enough iterations for about half a second, so that initial costs, such as mapping a neighbour's memory, do not
+/// matter.
 fn iterations(quantity: Quantity, path: Path, size: u64) -> u64 {
     let (few, bytes_in_all): (u64, u64) = match (quantity, path) {
         (Quantity::Latency, Path::OneHost) => (500_000, 8 << 30),

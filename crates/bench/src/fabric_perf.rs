@@ -1,5 +1,5 @@
-//! The benchmark of libfabric's tcp provider: Debian has none, so it is built from `programs/fabric_perf.c`, beside the
-//! benchmarks.
+//! The benchmark of libfabric's tcp provider. Debian has none, so it is built from `programs/fabric_perf.c` when it is
+//! needed.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,10 +9,10 @@ use anyhow::{Context as _, Result};
 use e2e::artifacts;
 use e2e::program::run;
 
-/// How long its compilation may take.
+/// Time limit of the compilation.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Builds the program. It is not built with the workspace, so that only who runs it needs libfabric.
+/// Builds the program. It is not part of the workspace's build, so that only its users need libfabric.
 ///
 /// # Errors
 /// If it cannot be compiled.

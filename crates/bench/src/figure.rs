@@ -1,9 +1,9 @@
-//! The figure in the output of perftest, UCX's benchmark or `fabric_perf`: the median latency of one way in microseconds,
-//! the average bandwidth in MiB/s, or millions of messages a second.
+//! Parses the output of perftest, UCX's benchmark and `fabric_perf`: the median one-way latency in microseconds,
+//! the average bandwidth in MiB/s, or millions of messages per second.
 
 use anyhow::{Context as _, Result};
 
-/// What is measured.
+/// A measured quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quantity {
     /// Half a round trip, the median.
@@ -29,7 +29,7 @@ impl Quantity {
 /// The figure in perftest's output.
 ///
 /// # Errors
-/// If it is not there.
+/// If it is missing.
 pub fn of_perftest(lines: &[String], quantity: Quantity) -> Result<f64> {
     let column = match quantity {
         Quantity::Latency => "t_typical[usec]",
@@ -46,7 +46,7 @@ pub fn of_perftest(lines: &[String], quantity: Quantity) -> Result<f64> {
     row.get(at).and_then(|word| word.parse().ok()).with_context(|| format!("no {column} in {row:?}"))
 }
 
-/// The names of a heading's columns. They are separated by two blanks, or one after a unit.
+/// The column names of a heading. They are separated by two spaces, or by one after a unit.
 fn columns(heading: &str) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     let mut open = false;
@@ -64,7 +64,7 @@ fn columns(heading: &str) -> Vec<String> {
 /// The figure in the output of `ucx_perftest -f -v`.
 ///
 /// # Errors
-/// If it is not there.
+/// If it is missing.
 pub fn of_ucx(lines: &[String], quantity: Quantity) -> Result<f64> {
     let (column, scale) = match quantity {
         Quantity::Latency => ("50.0_percentile_lat", 1.0),
@@ -82,7 +82,7 @@ pub fn of_ucx(lines: &[String], quantity: Quantity) -> Result<f64> {
 /// The figure in the output of `fabric_perf`.
 ///
 /// # Errors
-/// If it is not there.
+/// If it is missing.
 pub fn of_fabric_perf(lines: &[String], quantity: Quantity) -> Result<f64> {
     let name = match quantity {
         Quantity::Latency => "latency_us",

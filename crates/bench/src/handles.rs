@@ -1,5 +1,5 @@
-//! What virtual handles cost: posting and polling where every handle has another real one, against the same where
-//! each is its own.
+//! The cost of virtual handles: posting and polling where every virtual handle differs from the real one, compared with the same where
+//! they are equal.
 
 use anyhow::Result;
 use verbs::Policy;
@@ -7,13 +7,13 @@ use verbs::Policy;
 use crate::inside::Exchange;
 use crate::report::Row;
 
-/// Pairs of times in one run.
+/// Pairs of measurements per run.
 const PAIRS: u16 = 10;
 
-/// The messages that are compared.
+/// The compared messages.
 const KINDS: [(&str, bool); 2] = [("SEND", false), ("WRITE with immediate data", true)];
 
-/// For each kind of message the time of a post and its polls with virtual handles, against without; and the difference
+/// For each kind of message, the time of a post and its polls with and without virtual handles, and the difference
 /// within the pairs.
 ///
 /// # Errors

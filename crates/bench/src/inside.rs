@@ -1,4 +1,4 @@
-//! Queue pairs of one device that exchange messages in one thread, so that nothing but the device is measured.
+//! Queue pairs of one device that exchange messages in one thread, so that only the device is measured.
 
 use std::time::{Duration, Instant};
 
@@ -10,20 +10,20 @@ use softhca::{
 };
 use verbs::Policy;
 
-/// Messages that are timed at once: few, so that both sides of a comparison meet the same machine.
+/// Messages per measurement: few, so that both sides of a comparison see the same machine.
 const MESSAGES: u32 = 20_000;
 
 /// Bytes of a message.
 const LENGTH: u32 = 8;
 
-/// A device, and pairs of its queue pairs that are connected to each other.
+/// A device with pairs of connected queue pairs.
 pub struct Exchange {
     device: Device,
     init: QpInit,
     pairs: Vec<Pair>,
-    /// So many of them, the last ones, take turns.
+    /// Number of pairs that alternate; the last ones.
     in_turn: usize,
-    /// The one of these that is next.
+    /// The next of these pairs.
     next: usize,
     memory: Box<[u64]>,
     key: u32,

@@ -97,11 +97,11 @@ impl Checkpoints {
 }
 
 fn saved(id: MoveId, recorded: &Recorded<'_>, base: &Base) -> Option<Saved> {
-    let record = base.image().moves.get(&id)?;
+    let record = base.snapshot().moves.get(&id)?;
     let Side::Images(images) = &record.destination else { return None };
     Some(Saved {
         vid: record.vid,
-        instance: base.image().instances.get(&record.vid)?.clone(),
+        instance: base.snapshot().instances.get(&record.vid)?.clone(),
         images: images.clone(),
         facts: recorded.facts.get(&id)?.clone(),
     })
@@ -202,7 +202,7 @@ impl Command for BeginCheckpoint {
         let members = validate(&owner.view(), &request)?;
         owner.ready().await?;
         // Unique names, so that the remains of a failed checkpoint do not collide with this one.
-        let number = owner.machine().image().last_move.0 + 1;
+        let number = owner.machine().snapshot().last_move.0 + 1;
         let images: Vec<_> = members
             .iter()
             .map(|(vid, name, host)| (*vid, host.clone(), format!("{}/{name}.{number}", request.directory)))
@@ -284,7 +284,7 @@ pub async fn clear_up(cluster: &Arc<Cluster>) {
 
 /// The moves that save an instance for no checkpoint, each with its images.
 fn given_up(state: &mut State) -> Vec<(Events, (Vid, HostName, String))> {
-    let moves = state.image().moves.iter();
+    let moves = state.snapshot().moves.iter();
     let given_up: Vec<_> = moves
         .filter_map(|(id, MoveRecord { vid, source, destination, stage, .. })| {
             let (Side::Host(host), Side::Images(images)) = (source, destination) else { return None };

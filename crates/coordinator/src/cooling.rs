@@ -72,7 +72,7 @@ impl Feature for Cooling {
     fn recorded(&mut self, recorded: &Recorded<'_>, base: &Base) {
         match recorded.record {
             Record::MovesCommitted { ids } => {
-                let moves = ids.iter().filter_map(|id| base.image().moves.get(id));
+                let moves = ids.iter().filter_map(|id| base.snapshot().moves.get(id));
                 moves.filter(|of| of.is_between_hosts()).for_each(|of| self.has_moved(of.vid));
             }
             Record::InstanceEnded { vid, .. } => self.forget(*vid),
@@ -83,7 +83,7 @@ impl Feature for Cooling {
 
 /// The remaining cool-down of the instance in seconds, if any.
 pub fn cools_down_for(state: &State, vid: Vid) -> Option<u64> {
-    let instance = state.image().instances.get(&vid)?;
+    let instance = state.snapshot().instances.get(&vid)?;
     let left = state.get::<Cooling>().left(vid, &instance.placement, Instant::now())?;
     // Rounded up, so that a user who waits for so long waits long enough.
     Some(left.as_millis().div_ceil(1000) as u64)

@@ -43,7 +43,7 @@ impl Directories {
 
 /// The id of an instance, if it is on the node's host: a node speaks for its own instances only.
 fn instance_of(state: &State, from: &HostName, vid: Vid) -> Option<InstanceId> {
-    let instance = state.image().instances.get(&vid).filter(|instance| instance.host == *from)?;
+    let instance = state.snapshot().instances.get(&vid).filter(|instance| instance.host == *from)?;
     Some(InstanceId { fabric: instance.fabric, vid })
 }
 
@@ -75,7 +75,7 @@ fn try_to_answer(
     let instance = instance_of(state, from, process.vid)?;
     let asker = Member { fabric: instance.fabric, process };
     if let Request::Watch { process: watched } = &request
-        && !state.image().instances.contains_key(&watched.vid)
+        && !state.snapshot().instances.contains_key(&watched.vid)
     {
         answer(state, Due { asker, number, answer: Answer::Done });
         return None;
@@ -123,7 +123,7 @@ fn answer_all(base: &Base, due: Vec<Due>) {
 /// Sends an answer to the asker's current host. If the asker moves meanwhile, it asks again after its arrival.
 fn answer(base: &Base, Due { asker, number, answer }: Due) {
     let process = asker.process;
-    if let Some(instance) = base.image().instances.get(&process.vid) {
+    if let Some(instance) = base.snapshot().instances.get(&process.vid) {
         base.links().send(&instance.host, &FromCoordinator::Directory { process, number, answer });
     }
 }

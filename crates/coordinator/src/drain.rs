@@ -443,7 +443,7 @@ impl Drain {
 
     /// The instances on the host, in the order of their names.
     fn left(&self, state: &State) -> Vec<(Vid, String)> {
-        let here = state.image().instances.iter().filter(|(_, instance)| instance.host == self.host);
+        let here = state.snapshot().instances.iter().filter(|(_, instance)| instance.host == self.host);
         let mut left: Vec<_> = here.map(|(vid, instance)| (*vid, instance.name.clone())).collect();
         left.sort_by(|(_, one), (_, other)| one.cmp(other));
         left

@@ -105,7 +105,7 @@ async fn end(
 async fn end_here(cluster: &Cluster, vid: Vid) -> Result<(), Failure> {
     let patience = Instant::now() + AWAY_LIMIT;
     loop {
-        let host = cluster.view().image().instances.get(&vid).map(|instance| instance.host.clone());
+        let host = cluster.view().snapshot().instances.get(&vid).map(|instance| instance.host.clone());
         let Some(host) = host else { return Ok(()) };
         match cluster.ask(&host, Question::Kill { vid }, KILL_LIMIT).await {
             Ok(_) => return Ok(()),

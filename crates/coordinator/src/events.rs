@@ -105,7 +105,7 @@ pub fn catch_up(state: &mut State) -> Result<(), StoreError> {
     }
     let follows = state.get::<Follows>();
     for (id, name) in open.moves.into_iter().map(|(id, name)| (MoveId(id), name)) {
-        let record = state.image().moves.get(&id).or_else(|| follows.over(id));
+        let record = state.snapshot().moves.get(&id).or_else(|| follows.over(id));
         // Moves in progress are followed, and logged at their end.
         let is_over = |record: &&MoveRecord| record.stage != Stage::Began && !follows.contains(id);
         if let Some(record) = record.filter(is_over) {

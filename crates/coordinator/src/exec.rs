@@ -198,7 +198,7 @@ fn leave(state: &State, vid: Vid, id: SessionId) {
 
 /// The connection to the node of the instance's host, if it is connected.
 fn way_to(state: &State, vid: Vid) -> Option<Outbox<FromCoordinator>> {
-    let host = &state.image().instances.get(&vid)?.host;
+    let host = &state.snapshot().instances.get(&vid)?.host;
     state.links().get(host).map(|node| node.outbox.clone())
 }
 
@@ -262,7 +262,7 @@ async fn tell_instance(cluster: &Cluster, open: &Open, id: SessionId) -> io::Res
 async fn limit_start(cluster: &Cluster, open: &Open) -> io::Result<()> {
     sleep(START_LIMIT).await;
     if !open.lock().is_known() {
-        let host = cluster.view().image().instances.get(&open.vid).map(|instance| instance.host.clone());
+        let host = cluster.view().snapshot().instances.get(&open.vid).map(|instance| instance.host.clone());
         open.change(|session| {
             session.fail(host.map_or_else(failure::coordinator_ends, |host| failure::host_silent(&host)))
         });
@@ -272,7 +272,7 @@ async fn limit_start(cluster: &Cluster, open: &Open) -> io::Result<()> {
 
 /// Handles a session message of an instance, if the instance is on `host`.
 pub fn heard(state: &State, host: &HostName, vid: Vid, word: Word) {
-    let is_there = state.image().instances.get(&vid).is_some_and(|instance| instance.host == *host);
+    let is_there = state.snapshot().instances.get(&vid).is_some_and(|instance| instance.host == *host);
     match word {
         _ if !is_there => {}
         Word::One(id, message) => {

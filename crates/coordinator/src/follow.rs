@@ -6,7 +6,7 @@ use api::{
     Copying, EnginePart, Errand, Event, Failure, Fetching, MoveReport, NetworkPart, Outcome, Phase, PhaseTime,
 };
 use fabric::Vid;
-use moves::journal::{Image, MoveRecord, Stage};
+use moves::journal::{MoveRecord, Snapshot, Stage};
 use moves::progress::{self, Event as Progress};
 use moves::{HostName, Side};
 use rpc::wire::Measurement;
@@ -85,7 +85,7 @@ impl Follow {
     }
 
     /// Follows a move that a previous coordinator has begun, for users who may reconnect.
-    pub fn again(image: &Image, record: &MoveRecord) -> Option<Self> {
+    pub fn again(image: &Snapshot, record: &MoveRecord) -> Option<Self> {
         let name = &image.instances.get(&record.vid)?.name;
         let mut follow = Self::new(name, record);
         follow.report.restarted = true;
@@ -425,7 +425,7 @@ mod tests {
             spec: Vec::new(),
         };
         let instances = BTreeMap::from([(Vid::new(1).unwrap(), instance)]);
-        let image = Image { instances, ..Image::default() };
+        let image = Snapshot { instances, ..Snapshot::default() };
         assert!(Follow::again(&image, &record(Stage::Confirmed)).is_none());
         let mut follow = Follow::again(&image, &record(Stage::Committed)).unwrap();
         let mut heard = follow.listen();

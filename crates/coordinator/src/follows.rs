@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use api::{Failure, MoveFigures};
 use fabric::Vid;
-use moves::journal::{Image, MoveRecord, Record};
+use moves::journal::{MoveRecord, Record, Snapshot};
 use moves::progress::Event as Progress;
 use moves::{HostName, MoveId};
 use rpc::wire::Measurement;
@@ -63,10 +63,10 @@ impl Feature for Follows {
 }
 
 impl Follows {
-    /// Follows the moves in `image`, which a previous coordinator has begun.
-    pub fn load(image: &Image, over: Vec<EndedMove>) -> Self {
+    /// Follows the moves in `snapshot`, which a previous coordinator has begun.
+    pub fn load(snapshot: &Snapshot, over: Vec<EndedMove>) -> Self {
         let follows =
-            image.moves.iter().filter_map(|(id, record)| Some((*id, Follow::again(image, record)?)));
+            snapshot.moves.iter().filter_map(|(id, record)| Some((*id, Follow::again(snapshot, record)?)));
         let over = over.into_iter().map(|ended| (ended.id, ended.record));
         Self { follows: follows.collect(), over: over.collect(), ..Self::default() }
     }
@@ -110,7 +110,7 @@ impl Follows {
 
     /// Takes a measurement from a node that takes part in the move.
     pub fn measured(&mut self, base: &Base, from: &HostName, id: MoveId, measurement: Measurement) {
-        let takes_part = base.image().moves.get(&id);
+        let takes_part = base.snapshot().moves.get(&id);
         let takes_part = takes_part.is_some_and(|record| record.hosts().any(|host| host == from));
         if let Some(follow) = self.follows.get_mut(&id).filter(|_| takes_part) {
             follow.measured(measurement);

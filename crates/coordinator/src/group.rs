@@ -146,7 +146,7 @@ impl Command for PlanGroup {
 
 /// The event stream of a move that has just begun.
 pub fn listen(owner: &Owner, id: MoveId) -> Option<(GroupMove, Events)> {
-    let image = owner.machine().image();
+    let image = owner.machine().snapshot();
     let record = image.moves.get(&id)?;
     let instance = image.instances.get(&record.vid)?;
     let (name, group) = (instance.name.clone(), instance.group.clone());
@@ -179,7 +179,7 @@ fn names(state: &State, group: &str) -> Vec<String> {
 
 /// The instances of `group` and their hosts, in the order of their names.
 pub fn members(state: &State, group: &str) -> Vec<(Vid, String, HostName)> {
-    let all = state.image().instances.iter();
+    let all = state.snapshot().instances.iter();
     let of_group = all.filter(|(_, instance)| instance.group.as_deref() == Some(group));
     let mut members: Vec<_> =
         of_group.map(|(vid, instance)| (*vid, instance.name.clone(), instance.host.clone())).collect();

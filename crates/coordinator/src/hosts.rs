@@ -15,7 +15,7 @@ use crate::network::rollout::Rollout;
 
 /// All known hosts, connected or not.
 pub fn known(state: &State) -> BTreeSet<HostName> {
-    let image = state.image();
+    let image = state.snapshot();
     let with_instances = image.instances.values().map(|instance| &instance.host);
     let with_moves = image.moves.values().flat_map(|record| record.hosts());
     let connected_once = state.links().addresses().keys();

@@ -55,12 +55,12 @@ pub async fn run(cluster: &Cluster, request: RunRequest, user: User) -> Result<E
 /// Notes that the start of an instance has completed, or failed unless it `runs`. Returns the instance for the user.
 fn has_started(state: &mut State, vid: Vid, runs: bool) -> Option<api::Instance> {
     // If it has ended by now, its end has logged its start.
-    if let Some(instance) = state.image().instances.get(&vid).filter(|_| runs) {
+    if let Some(instance) = state.snapshot().instances.get(&vid).filter(|_| runs) {
         state.log().note(&occurrences::started(instance));
     }
     let (lifecycle, base) = state.get_with::<Lifecycle>();
     lifecycle.has_started(vid, base);
-    let instance = state.image().instances.get(&vid);
+    let instance = state.snapshot().instances.get(&vid);
     // A short command may have ended by now.
     let ended = || state.get::<Lifecycle>().ended().find(|ended| ended.vid == vid).map(of_ended);
     instance.map(|instance| describe(state, vid, instance)).or_else(ended)
@@ -122,7 +122,7 @@ async fn allocate_vid(owner: &Owner) -> Result<Vid, Failure> {
 }
 
 fn free_vid(state: &State) -> Option<Vid> {
-    let (instances, devices) = (&state.image().instances, state.get::<Devices>());
+    let (instances, devices) = (&state.snapshot().instances, state.get::<Devices>());
     state
         .get::<Lifecycle>()
         .next_vid(|vid| !instances.contains_key(&vid) && devices.with_address(address(vid).into()).is_none())

@@ -140,7 +140,7 @@ impl Command for BeginMove {
 
 /// The event stream of a new move of the instance `name`, possibly in a `group`.
 pub fn follow_new(owner: &Owner, name: &str, id: MoveId, group: Option<&str>) -> Option<Events> {
-    let record = owner.machine().image().moves.get(&id)?;
+    let record = owner.machine().snapshot().moves.get(&id)?;
     if !record.dry_run {
         owner.view().log().note(&occurrences::move_began(name, id, record, group));
     }
@@ -203,7 +203,7 @@ fn find(state: &mut State, name: &str, id: MoveId) -> Result<Found, Failure> {
     if let Some(events) = state.get_mut::<Follows>().listen(id) {
         return Ok(Found::UnderWay(events));
     }
-    let record = state.image().moves.get(&id).or_else(|| state.get::<Follows>().over(id));
+    let record = state.snapshot().moves.get(&id).or_else(|| state.get::<Follows>().over(id));
     // Dry runs, and moves that were not recorded, leave no trace.
     let record =
         record.filter(|record| record.stage != Stage::Began).ok_or_else(|| failure::unknown_move(name))?;

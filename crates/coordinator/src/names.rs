@@ -15,7 +15,7 @@ pub struct Names;
 
 /// Sends the names of all instances to a node that has connected.
 pub fn tell_all(base: &Base, host: &HostName) {
-    let instances = &base.image().instances;
+    let instances = &base.snapshot().instances;
     let all: Vec<_> =
         instances.iter().map(|(vid, instance)| (instance.name.clone(), address(*vid))).collect();
     let mut forget = true;

@@ -280,7 +280,7 @@ impl Command for Said {
 async fn report_lost(cluster: &Cluster, host: &HostName, here: &[Vid]) {
     let lost: Vec<_> = {
         let state = cluster.view();
-        let (image, lifecycle) = (state.image(), state.get::<Lifecycle>());
+        let (image, lifecycle) = (state.snapshot(), state.get::<Lifecycle>());
         let moving = |vid| image.moves.values().any(|record| record.vid == vid);
         let instances = image.instances.iter().filter(|(vid, instance)| {
             instance.host == *host && !here.contains(vid) && !lifecycle.is_starting(**vid) && !moving(**vid)
@@ -338,7 +338,7 @@ async fn listen(
 
 /// Logs that the kernel's OOM killer has ended processes of an instance, at a memory limit or for the whole host.
 fn note_shortage(state: &State, host: &HostName, vid: Vid, (processes, limit_bytes): (u64, Option<u64>)) {
-    if let Some(instance) = state.image().instances.get(&vid) {
+    if let Some(instance) = state.snapshot().instances.get(&vid) {
         let (instance, host) = (instance.name.clone(), host.to_string());
         state.log().note(&Occurrence::OutOfMemory { instance, host, processes, limit_bytes });
     }

@@ -29,13 +29,13 @@ use crate::network::rollout::Rollout;
 pub fn open(path: &Path) -> Result<Arc<Cluster>, StoreError> {
     let store = Store::open(path)?;
     let log = Log::open(&path.with_file_name("events.redb"))?;
-    let image = store.load()?;
+    let snapshot = store.load()?;
     let (members, drains) = (Members::load(&store)?, Drains::load(store.drained_hosts()?));
     let (rollout, devices) = (Rollout::load(&store)?, Devices::load(&store)?);
     let lifecycle = Lifecycle::load(store.ended_instances()?, store.last_vid()?);
-    let follows = Follows::load(&image, store.ended_moves()?);
+    let follows = Follows::load(&snapshot, store.ended_moves()?);
     let cooling = Cooling::load(store.last_moves()?);
-    let directories = Directories::new(!image.instances.is_empty());
+    let directories = Directories::new(!snapshot.instances.is_empty());
     let add = |state: &mut State| {
         // They send messages in this order.
         state.add(directories);
@@ -54,5 +54,5 @@ pub fn open(path: &Path) -> Result<Arc<Cluster>, StoreError> {
         state.add(Misbehaviour::default());
         events::catch_up(state)
     };
-    Cluster::start(image, StoreJournal::start(store)?, log, add)
+    Cluster::start(snapshot, StoreJournal::start(store)?, log, add)
 }

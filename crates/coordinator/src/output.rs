@@ -146,7 +146,7 @@ fn find(state: &State, name: &str) -> Option<Vid> {
 }
 
 fn place(state: &State, vid: Vid) -> Option<Place> {
-    if let Some(instance) = state.image().instances.get(&vid) {
+    if let Some(instance) = state.snapshot().instances.get(&vid) {
         return Some(Place { host: instance.host.clone(), exit: None });
     }
     let ended = state.get::<Lifecycle>().ended().rev().find(|ended| ended.vid == vid)?;

@@ -25,7 +25,7 @@ pub fn view(state: &State) -> View<'_> {
     };
     let names = state.links().up().chain(state.get::<Drains>().hosts());
     let hosts = names.map(|name| (name.clone(), describe(name))).collect();
-    let image = state.image();
+    let image = state.snapshot();
     let may_return = image.moves.values().filter(|of| of.stage == Stage::Began && !of.dry_run);
     let moving: BTreeMap<Vid, &HostName> =
         may_return.filter_map(|of| Some((of.vid, of.destination.host()?))).collect();

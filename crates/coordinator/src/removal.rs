@@ -111,7 +111,7 @@ fn lost(state: &State, host: &HostName) -> Option<Vec<String>> {
     if state.links().is_up(host) {
         return None;
     }
-    let here = state.image().instances.values().filter(|instance| instance.host == *host);
+    let here = state.snapshot().instances.values().filter(|instance| instance.host == *host);
     let mut names: Vec<_> = here.map(|instance| instance.name.clone()).collect();
     names.sort();
     Some(names)
@@ -152,7 +152,7 @@ fn check_lost(state: &State, machine: &Coordinator, host: &HostName) -> Result<(
 
 /// The instances that are on `host`, or move to it or away from it.
 fn instances_of(state: &State, host: &HostName) -> Vec<String> {
-    let image = state.image();
+    let image = state.snapshot();
     let moving = image.moves.values().filter(|record| record.hosts().any(|other| other == host));
     let moving: BTreeSet<_> = moving.map(|record| record.vid).collect();
     let instances = image.instances.iter();

@@ -59,7 +59,7 @@ pub async fn fulfil(
 }
 
 fn list(state: &State) -> Vec<api::Instance> {
-    let present = state.image().instances.iter();
+    let present = state.snapshot().instances.iter();
     let mut all: Vec<_> = present.map(|(vid, instance)| instances::describe(state, *vid, instance)).collect();
     let taken: Vec<_> = all.iter().map(|instance| instance.name.clone()).collect();
     let ended = state.get::<Lifecycle>().ended().filter(|ended| !taken.contains(&ended.instance.name));

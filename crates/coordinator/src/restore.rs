@@ -142,7 +142,7 @@ fn refused(
     refusal: &RestoreRefusal,
 ) -> Failure {
     let name = placed.get(&vid).map(|saved| saved.instance.name.as_str()).unwrap_or_default();
-    let other = state.image().instances.get(&vid).map(|instance| instance.name.as_str());
+    let other = state.snapshot().instances.get(&vid).map(|instance| instance.name.as_str());
     let in_the_way = |what: String, other| {
         Failure::new(what, format!("if that instance is not needed, end it first: `transhume kill {other}`"))
     };

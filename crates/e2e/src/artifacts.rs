@@ -1,4 +1,4 @@
-//! Where the built programs and the library are: in the target folder of the running test.
+//! Finds the built programs and libraries in the target directory of the running test.
 
 use std::env;
 use std::fs;

@@ -1,4 +1,4 @@
-//! A station that is asked all the time, while it moves between two hosts.
+//! A station that is probed continuously while it moves between two hosts.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ struct Moved {
     pause_us: u64,
 }
 
-/// A station, on h1 at first, that h1 and h2 can answer for, and h3 that asks it every 500 µs.
+/// A station, on h1 at first, that h1 and h2 can answer for, and h3, which probes it every 500 µs.
 pub struct Asked {
     /// The lab of the three hosts.
     pub lab: TestLab,
@@ -129,7 +129,7 @@ impl Asked {
         Ok(Duration::from_micros(serde_json::from_str::<Moved>(&said)?.pause_us))
     }
 
-    /// Moves it, which is on h1, to h2, back, and so on, so many times. Returns for how long it was paused each time.
+    /// Moves the station from h1 to h2, back, and so on, this many times. Returns the pause of each move.
     ///
     /// # Errors
     /// If one of the moves fails.
@@ -141,7 +141,7 @@ impl Asked {
         (1..=moves).zip(places).map(moved).collect()
     }
 
-    /// Ends asking.
+    /// Stops probing.
     ///
     /// # Errors
     /// If the prober has failed.

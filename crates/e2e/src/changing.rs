@@ -1,4 +1,4 @@
-//! A program that changes most of its memory all the time, and finds out if a move loses or repeats anything of it.
+//! A program that changes most of its memory continuously, and detects lost or repeated changes after a move.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub fn start(lab: &TestLab, name: &str, (all, some): (u32, u32), stop: &Signal) 
     Ok(program)
 }
 
-/// It has changed all that it changes, and found it right.
+/// Waits until the program has changed and verified all of its part.
 ///
 /// # Errors
 /// If it has not in time.
@@ -37,7 +37,7 @@ pub fn goes_on(program: &mut Program) -> Result<()> {
     Ok(())
 }
 
-/// It goes on, ends when it is told to, and has found all right.
+/// Waits for progress, stops the program, and checks that it found no error.
 ///
 /// # Errors
 /// If not.

@@ -12,20 +12,20 @@ use crate::program::{Ended, Program};
 /// The name of the checking workload's program.
 pub const PROGRAM: &str = "verbs-check";
 
-/// How long a server may take to listen.
+/// Time limit for a server to listen.
 const START: Duration = Duration::from_secs(10);
 
-/// How long both sides may take to go on.
+/// Time limit for both sides to make progress.
 const PROGRESS: Duration = Duration::from_secs(20);
 
-/// What both sides are started with.
+/// The options of both sides.
 pub const COMMON: [&str; 5] = ["--json", "--stall-limit", "30", "--report-interval", "0.02"];
 
-/// Both sides at work.
+/// Both running sides.
 pub struct Check {
-    /// The side that was there first.
+    /// The side that starts first.
     pub server: Program,
-    /// The side that decides what both do.
+    /// The side that controls the workload.
     pub client: Program,
 }
 
@@ -52,7 +52,7 @@ impl Check {
         Ok(Self { server, client: Program::start(client.args(options))? })
     }
 
-    /// Waits until work has completed, from now on, at both sides.
+    /// Waits until further work has completed at both sides.
     ///
     /// # Errors
     /// If one ends or makes no progress.
@@ -69,10 +69,10 @@ impl Check {
         self.client.signal(libc::SIGTERM)
     }
 
-    /// Waits for the good end of both sides; what the client reports.
+    /// Waits for the successful end of both sides; returns the client's report.
     ///
     /// # Errors
-    /// If anything was lost, doubled, reordered or wrong, or they take longer than `limit`.
+    /// If anything was lost, duplicated, reordered or corrupted, or they take longer than `limit`.
     pub fn end(self, limit: Duration) -> Result<Value> {
         let client = self.client.end(limit).and_then(Ended::success);
         let server = self.server.end(limit).and_then(Ended::success);

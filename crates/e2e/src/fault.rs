@@ -1,4 +1,4 @@
-//! What goes wrong in a lab, and how it is mended.
+//! Faults in a lab, and their repair.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -22,11 +22,11 @@ pub enum Fault {
     Kill(Who),
     /// Every CRIU of the lab is killed.
     KillCriu,
-    /// Two places cannot reach each other for a while.
+    /// A partition between two places for a while.
     Cut(Who, Who),
 }
 
-/// A daemon's part in a move.
+/// The role of a daemon in a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     /// The coordinator.
@@ -37,7 +37,7 @@ pub enum Who {
     Destination,
 }
 
-/// Who plays which part.
+/// The assignment of roles.
 #[derive(Clone, Copy, Debug)]
 pub struct Cast {
     /// The node from which the instance goes.
@@ -57,10 +57,10 @@ impl Cast {
 }
 
 impl Fault {
-    /// Lets it happen.
+    /// Injects the fault.
     ///
     /// # Errors
-    /// If it cannot be made to.
+    /// If it cannot be injected.
     pub fn strike(self, lab: &TestLab, cast: &Cast) -> Result<()> {
         match self {
             Self::Kill(who) => lab.lab.kill(cast.place(who))?,
@@ -75,7 +75,7 @@ impl Fault {
         Ok(())
     }
 
-    /// Makes it good again.
+    /// Repairs the fault.
     ///
     /// # Errors
     /// If a daemon does not start.
@@ -89,8 +89,8 @@ impl Fault {
     }
 }
 
-/// Small file systems over the folders in which a node keeps images, so that its disk is full soon. They go
-/// away when it is dropped.
+/// Small file systems for the image directories of a node, so that its disk is soon full. Dropping this
+/// unmounts them.
 pub struct SmallDisk<'a> {
     lab: &'a TestLab,
     place: Place,
@@ -98,7 +98,7 @@ pub struct SmallDisk<'a> {
 }
 
 impl<'a> SmallDisk<'a> {
-    /// Gives the node at `place`, which has no instances, room for `size` as `mount` understands it.
+    /// Limits the images of the node at `place`, which has no instances, to `size` in the syntax of `mount`.
     ///
     /// # Errors
     /// If it cannot be mounted.
@@ -117,7 +117,7 @@ impl<'a> SmallDisk<'a> {
         Ok(disk)
     }
 
-    /// Uses up all the room that is left. The node is held meanwhile: a move must not be faster.
+    /// Fills the remaining space. The node is stopped meanwhile, so that no move is faster.
     ///
     /// # Errors
     /// If the node does not run, or a file cannot be made.
@@ -142,11 +142,11 @@ impl<'a> SmallDisk<'a> {
     }
 }
 
-/// A daemon that stands still.
+/// A stopped daemon.
 pub struct Held(i32);
 
 impl Held {
-    /// Stops the one at `place`, until this is dropped.
+    /// Stops the daemon at `place`, until this is dropped.
     ///
     /// # Errors
     /// If it does not run.

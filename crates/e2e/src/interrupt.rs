@@ -1,4 +1,4 @@
-//! What becomes of a program's labs when it is interrupted.
+//! Removes a program's labs when it is interrupted.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! An MPI job in containers, as in `examples/mpi`: ranks send by RDMA, and mpirun starts them by `transhume exec`.
+//! An MPI job in containers, as in `examples/mpi`: ranks communicate by RDMA, and mpirun starts them with `transhume exec`.
 
 use std::env;
 use std::fs;
@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 use crate::program::Program;
 use crate::testlab::TestLab;
 
-/// How long ranks may take for some turns, a move included.
+/// Time limit for ranks to make progress, including a move.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// The group of all containers.
@@ -29,7 +29,7 @@ const PYTHON: [&str; 5] = ["/usr/bin/python3", "-m", "mpi4py", "-rc", "threads=F
 
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/mpi");
 
-/// Containers `rank1`, `rank2` and so on, which wait for ranks. The folder is gone when it is dropped.
+/// Containers `rank1`, `rank2` and so on, which wait for ranks. Dropping this removes the directory.
 pub struct Job {
     folder: PathBuf,
     ranks: usize,
@@ -58,7 +58,7 @@ impl Job {
         Ok(job)
     }
 
-    /// What all containers share, as this machine sees it. The programs of the example lie in there.
+    /// The shared directory of all containers, as this machine sees it. It contains the example's programs.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder

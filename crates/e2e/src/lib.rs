@@ -1,22 +1,22 @@
-//! What the end-to-end tests share. They run unmodified programs on the user-space RDMA device,
-//! need root for network namespaces, and what `cargo build --workspace` makes.
+//! Shared code of the end-to-end tests. The tests run unmodified programs on the user-space RDMA device,
+//! and need root for network namespaces, and the outputs of `cargo build --workspace`.
 //!
-//! * [`artifacts`]: where the built programs and the library are.
-//! * [`program`]: a program that runs in bounded time and is gone when its test ends.
-//! * [`signal`]: a file for which a program waits.
+//! * [`artifacts`]: finds the built programs and libraries.
+//! * [`program`]: runs a program in bounded time, and kills it when its test ends.
+//! * [`signal`]: a file that a program waits for.
 //! * [`pair`]: two instances without a lab, on two hosts or on one.
-//! * [`perftest`]: Debian's perftest, each program with each option that it has.
+//! * [`perftest`]: Debian's perftest, each program with each of its options.
 //! * [`check`]: the checking workload between two places.
 //! * [`mpi`]: Open MPI jobs in a lab, in instances that share the machine's files. [`job`]: in containers.
-//! * [`ucx`]: UCX's benchmark as it is installed.
-//! * [`testlab`]: a lab of its own for a test, with the command line that people use.
+//! * [`ucx`]: UCX's benchmark as installed.
+//! * [`testlab`]: a lab for a test, with the user's command line.
 //! * [`overlay`]: the overlay between a lab's hosts, and streams through it.
-//! * [`asked`]: a station that is asked all the time, while it moves.
-//! * [`machines`]: machines that are joined by `transhume net up`.
-//! * [`namespace`]: network namespaces of a test's own.
-//! * [`interrupt`]: what becomes of labs when their maker is interrupted.
-//! * [`travel`]: programs whose instances take turns in moving.
-//! * [`fault`]: what goes wrong in a lab, and how it is mended.
+//! * [`asked`]: a station that is probed continuously while it moves.
+//! * [`machines`]: machines joined by `transhume net up`.
+//! * [`namespace`]: network namespaces of a test.
+//! * [`interrupt`]: removes labs when their creator is interrupted.
+//! * [`travel`]: programs whose instances move alternately.
+//! * [`fault`]: faults in a lab, and their repair.
 
 pub mod artifacts;
 pub mod asked;
@@ -39,8 +39,8 @@ pub mod ucx;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Waits for the other tests of this process to end: programs that poll take a processor each, and
-/// would measure each other.
+/// Waits until the other tests of this process have ended: programs that busy-poll take a processor each, and
+/// would disturb each other.
 ///
 /// # Panics
 /// If the tests do not run as root.

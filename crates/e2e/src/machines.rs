@@ -1,4 +1,4 @@
-//! Machines that have nothing but an address: network namespaces, plugged to one switch.
+//! Machines with an address only: network namespaces connected to one switch.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -14,7 +14,7 @@ use crate::signal::Signal;
 
 const STREAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stream.py");
 const GUEST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/guest.py");
-/// How long anything may take.
+/// Time limit of every step.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// Where the first machine's coordinator and node listen.
@@ -113,7 +113,7 @@ impl World {
         Ok((first, join))
     }
 
-    /// How `transhume net up` on a machine fails.
+    /// The failure of `transhume net up` on a machine.
     ///
     /// # Errors
     /// If that cannot be done.
@@ -123,7 +123,7 @@ impl World {
         Ok(ended.errors)
     }
 
-    /// What the first machine's coordinator answers.
+    /// The answer of the first machine's coordinator.
     ///
     /// # Errors
     /// If that cannot be done.
@@ -141,14 +141,14 @@ impl World {
         Ok(hosts.into_iter().filter(|host| host.up).map(|host| host.name).collect())
     }
 
-    /// Waits until `is_so`.
+    /// Waits until `is_so` holds.
     ///
     /// # Errors
     /// If that cannot be done.
     pub fn eventually(&self, what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
         let end = Instant::now() + LIMIT;
         while !is_so()? {
-            ensure!(Instant::now() < end, "it never was so that {what}");
+            ensure!(Instant::now() < end, "timed out waiting for: {what}");
             std::thread::sleep(Duration::from_millis(50));
         }
         Ok(())
@@ -175,7 +175,7 @@ impl World {
         server.end(LIMIT)?.success().map(drop)
     }
 
-    /// Somebody without a certificate, on a machine.
+    /// A client without a certificate, on a machine.
     ///
     /// # Errors
     /// If that cannot be done.

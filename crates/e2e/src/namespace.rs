@@ -1,4 +1,4 @@
-//! Network namespaces of a test's own.
+//! Network namespaces of a test.
 
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::process::Command;

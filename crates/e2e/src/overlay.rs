@@ -15,7 +15,7 @@ const PORT: &str = "7500";
 /// Where an instance listens that has no address yet.
 const EVERYWHERE: &str = "0.0.0.0";
 
-/// How long the stream may stand still: TCP waits longer after each attempt of which nothing came.
+/// The longest pause of the stream: TCP doubles its timeout after each failed retransmission.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// The hosts of a lab, each with a device `tap1` in the overlay, whose address ends with the host's number.
@@ -41,7 +41,7 @@ pub fn net(lab: &TestLab, arguments: &[&str]) -> Result<Vec<String>> {
     Ok(lab.transhume(&arguments)?.success().with_context(|| lab.logs())?.lines)
 }
 
-/// How the overlay is.
+/// The state of the overlay.
 ///
 /// # Errors
 /// If that cannot be found out.
@@ -146,7 +146,7 @@ impl Stream {
         Ok(Self { client, server, enough })
     }
 
-    /// Waits until the receiver has had some MiB more than before.
+    /// Waits until the receiver has got some MiB more.
     ///
     /// # Errors
     /// If it has not within a minute, or the stream has ended.
@@ -160,7 +160,7 @@ impl Stream {
         })
     }
 
-    /// Ends it; all that was sent must have come.
+    /// Ends the stream, and checks that everything sent has arrived.
     ///
     /// # Errors
     /// If it has not.

@@ -1,4 +1,4 @@
-//! Debian's perftest: each of its programs for connections, with each option that it has.
+//! Debian's perftest: each of its programs with connections, with each of its options.
 
 use std::process::Command;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A program that runs in bounded time and is gone when its test ends.
+//! Runs a program in bounded time, and kills it when its test ends.
 
 use std::io::{BufRead as _, BufReader, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
-/// How often a program is looked after while it is waited for.
+/// Polling interval while a program is awaited.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Lines of output that a message about a program shows.
@@ -23,7 +23,7 @@ pub struct Program {
     errors: Option<JoinHandle<String>>,
 }
 
-/// What a program left.
+/// The result of a program.
 #[derive(Debug)]
 pub struct Ended {
     /// The program, as it was started.
@@ -65,7 +65,7 @@ impl Program {
         self.child.id()
     }
 
-    /// Waits for a line of output with which `found` can do something.
+    /// Waits for a line of output for which `found` returns a value.
     ///
     /// # Errors
     /// If there is none within `limit`, or the program ends first.
@@ -96,7 +96,7 @@ impl Program {
         anyhow!("`{}` {how}; it wrote:\n{}\n{errors}", self.name, lines[last..].join("\n"))
     }
 
-    /// Waits until somebody listens on TCP port `port` in its network namespace. Programs that write
+    /// Waits until a process listens on TCP port `port` in its network namespace. Programs that write
     /// to a pipe say so too late, since their output is buffered.
     ///
     /// # Errors
@@ -112,14 +112,14 @@ impl Program {
         Ok(())
     }
 
-    /// The lines that have been written since they were last looked at.
+    /// The lines that have been written since the last call.
     pub fn take_lines(&mut self) -> Vec<String> {
         let lines: Vec<_> = std::mem::take(&mut self.seen).into_iter().chain(self.lines.try_iter()).collect();
         self.seen.extend(lines.last().cloned());
         lines
     }
 
-    /// Whether it still runs.
+    /// Whether it is still running.
     ///
     /// # Errors
     /// If it cannot be asked.
@@ -186,7 +186,7 @@ impl Drop for Program {
 }
 
 impl Ended {
-    /// Itself, if the program ended well.
+    /// The result, if the program succeeded.
     ///
     /// # Errors
     /// Otherwise, with all its output.
@@ -197,7 +197,7 @@ impl Ended {
     }
 }
 
-/// Runs `command` to its good end.
+/// Runs `command`, which must succeed.
 ///
 /// # Errors
 /// If it fails, or takes longer than `limit`.

@@ -1,4 +1,4 @@
-//! A file for which a program waits.
+//! A file that a program waits for.
 
 use std::fs;
 use std::io;

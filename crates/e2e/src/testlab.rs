@@ -1,4 +1,4 @@
-//! A lab of its own for a test, with the command line that people use.
+//! A lab for a test, with the user's command line.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -18,13 +18,13 @@ use crate::check::Check;
 use crate::program::{Ended, Program, is_listening};
 use crate::{artifacts, check, interrupt};
 
-/// How long a command may take, a move included.
+/// Time limit of a command, including a move.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// How long an instance may take to start, or to settle after a fault.
+/// Time limit for an instance to start, or to settle after a fault.
 const SETTLE: Duration = Duration::from_secs(60);
 
-/// How often the coordinator is asked meanwhile.
+/// Polling interval of the coordinator.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// A lab, removed with all that is in it when it is dropped, or when this process is interrupted.
@@ -67,7 +67,7 @@ impl TestLab {
         &self.program
     }
 
-    /// Runs a command to its end, good or bad.
+    /// Runs a command to its end, successful or not.
     ///
     /// # Errors
     /// If it takes too long.
@@ -107,7 +107,7 @@ impl TestLab {
             .with_context(|| format!("no {name}"))
     }
 
-    /// Waits until the instance runs and no move of it is under way.
+    /// Waits until the instance runs and no move of it is in progress.
     ///
     /// # Errors
     /// If it does not within a minute.
@@ -124,14 +124,14 @@ impl TestLab {
         }
     }
 
-    /// Waits until something is so; `what` says it in words.
+    /// Waits until the condition holds; `what` describes it.
     ///
     /// # Errors
-    /// If it is not so within a minute, or cannot be found out.
+    /// If it does not hold within a minute, or cannot be evaluated.
     pub fn eventually(&self, what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
         let end = Instant::now() + SETTLE;
         while !is_so()? {
-            ensure!(Instant::now() < end, "it never was so that {what}\n{}", self.logs());
+            ensure!(Instant::now() < end, "timed out waiting for: {what}\n{}", self.logs());
             std::thread::sleep(LOOK);
         }
         Ok(())
@@ -288,10 +288,10 @@ impl TestLab {
         Ok(())
     }
 
-    /// Tells the checking workload to stop, and waits for its good end.
+    /// Tells the checking workload to stop, and waits for its successful end.
     ///
     /// # Errors
-    /// If anything was lost, doubled, reordered or wrong.
+    /// If anything was lost, duplicated, reordered or corrupted.
     pub fn end_check(&self, check: Check) -> Result<serde_json::Value> {
         let client =
             self.find(|words| words.len() > 1 && words[0].ends_with(check::PROGRAM) && words[1] == "client");
@@ -331,7 +331,7 @@ pub const SERVER: &str = "server";
 /// See [`SERVER`].
 pub const CLIENT: &str = "client";
 
-/// How far a move came.
+/// The progress of a move.
 #[derive(Debug)]
 pub enum Followed {
     /// To the begin of the wanted phase.

@@ -1,4 +1,4 @@
-//! Programs whose instances take turns in moving while they work.
+//! Programs whose instances move alternately while they work.
 
 use std::fs;
 use std::thread;
@@ -11,13 +11,13 @@ use crate::program::{Ended, Program};
 use crate::testlab::TestLab;
 use crate::ucx;
 
-/// How often instances move while a program works.
+/// Number of moves while a program works.
 const MOVES: usize = 10;
 
-/// What stands in a command for the server's address.
+/// Placeholder for the server's address in a command.
 const ADDRESS: &str = "ADDRESS";
 
-/// What stands in a command for the amount of work.
+/// Placeholder for the amount of work in a command.
 const WORK: &str = "WORK";
 
 /// What stands in a command for what [`ucx::without_mpi`] says.

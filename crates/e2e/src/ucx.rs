@@ -1,4 +1,4 @@
-//! UCX's benchmark as it is installed.
+//! UCX's benchmark as installed.
 
 use std::process::Command;
 use std::sync::OnceLock;

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_marked_process_is_found_and_others_are_not() {
+    fn finds_marked_processes_only() {
         let mut marked = Command::new("sleep").arg("60").env(VARIABLE, "test-mark-1").spawn().unwrap();
         let script = ["-c", "read line", &assignment("test-mark-1")];
         let mut instance = Command::new("sh").args(script).stdin(Stdio::piped()).spawn().unwrap();

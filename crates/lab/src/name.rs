@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_has_no_place_for_paths_and_prefixes() {
+    fn lab_names_cannot_contain_paths_or_prefixes() {
         for bad in ["", "a-b", "../x", "Lab", "a234567890123"] {
             assert!(bad.parse::<LabName>().is_err(), "{bad}");
         }

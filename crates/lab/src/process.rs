@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ended_process_is_told_from_a_running_one() {
+    fn detects_ended_processes() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let identity = Identity::of(child.id().try_into().unwrap()).unwrap();
         let handle = identity.open().unwrap();
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn somebody_else_with_the_pid_is_not_opened() {
+    fn does_not_open_a_process_that_reuses_the_pid() {
         let me = Identity::of(std::process::id().try_into().unwrap()).unwrap();
         assert!(Identity { start_time: me.start_time + 1, ..me }.open().is_none());
     }

@@ -141,7 +141,7 @@ mod tests {
 
     /// As after an OCI runtime that was killed while it created a container.
     #[test]
-    fn what_has_nothing_but_a_cgroup_of_the_lab_is_ended_with_it() {
+    fn kills_processes_in_the_labs_cgroups() {
         let layout = Layout::of(&format!("s{:x}", std::process::id()).parse().unwrap());
         let mut left = Command::new("sleep").arg("60").spawn().unwrap();
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap();

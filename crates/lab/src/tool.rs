@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_says_what_the_tool_said() {
+    fn error_contains_the_tools_message() {
         let error = IP.run(&["link", "show", "th-no-such"]).unwrap_err();
         assert!(error.to_string().contains("th-no-such"), "{error}");
     }

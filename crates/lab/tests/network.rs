@@ -71,7 +71,7 @@ fn leftovers(name: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn labs_that_come_and_go_at_once_do_not_trip_over_each_other() {
+fn concurrent_labs_do_not_interfere() {
     if !test_support::is_root() {
         return test_support::skip("network namespaces need root");
     }
@@ -138,7 +138,7 @@ fn down_removes_processes_namespaces_mounts_and_files() {
 }
 
 #[test]
-fn down_clears_what_an_interrupted_up_has_left() {
+fn down_removes_remains_of_an_interrupted_up() {
     let Some(bare) = Bare::new("tnet3") else { return };
     fs::write(bare.layout.record(), "{\"id\": \"cut sho").unwrap();
     assert!(Lab::open(&bare.name).is_err());

@@ -1,10 +1,10 @@
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
-/// When something is due, on the daemon's clock.
+/// A deadline on the daemon's clock.
 ///
-/// It does not count in hashes: two states that differ only in when their timers fire behave
-/// alike to a checker that lets timers fire at any time.
+/// It is ignored in hashes: to a checker that lets timers fire at any time, states that differ only in
+/// their deadlines are equivalent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Due(pub(crate) Duration);
 

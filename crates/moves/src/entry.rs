@@ -1,4 +1,4 @@
-//! What a node must remember: one entry for each instance that it has to do with.
+//! A node's durable state: one entry for each instance that it hosts or moves.
 
 use fabric::{Epoch, Vid};
 use serde::{Deserialize, Serialize};
@@ -6,78 +6,78 @@ use serde::{Deserialize, Serialize};
 use crate::journal::Exit;
 use crate::{HostName, MoveId, Side};
 
-/// A change of what a node remembers. Durable before the outputs behind it are acted on.
+/// A change of a node's durable state. It must be durable before the outputs after it are performed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum NodeRecord {
-    /// The instance's entry is this from now on.
+    /// Replaces the instance's entry.
     Set {
         /// Which instance.
         vid: Vid,
         /// The whole entry.
         entry: Entry,
     },
-    /// The node has nothing more to do with the instance.
+    /// Removes the instance's entry.
     Removed {
         /// Which instance.
         vid: Vid,
     },
 }
 
-/// An instance, as a node remembers it.
+/// The entry of an instance.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Entry {
-    /// The instance's epoch; at a destination the one that it has if the move commits.
+    /// The instance's epoch; on a destination, its epoch after the commit.
     pub epoch: Epoch,
-    /// What the node is to it.
+    /// The node's role for it.
     pub role: Role,
 }
 
-/// What a node is to an instance.
+/// A node's role for an instance.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Role {
-    /// Its host: the instance runs here, or is to run again.
+    /// Its host: the instance runs here, or will run again.
     Host {
-        /// The last move in which it took part; directives up to this number are over.
+        /// The last move in which it took part; directives up to this number are obsolete.
         last_move: MoveId,
-        /// The host where a part of its memory is still, and must be until it has been fetched.
+        /// The host that still has part of its memory, until it has been fetched.
         memory_at: Option<HostName>,
     },
-    /// The source of a move that may have suspended it. Only the coordinator's word ends this.
+    /// The source of a move that may have suspended it. Only a directive of the coordinator ends this role.
     Source {
         /// Which move.
         id: MoveId,
-        /// Where the instance goes.
+        /// The destination.
         destination: Side,
     },
     /// The destination of a move.
     Destination {
         /// Which move.
         id: MoveId,
-        /// Where the instance comes from.
+        /// The source.
         source: Side,
-        /// How to make it.
+        /// The specification.
         spec: Vec<u8>,
-        /// What the check at the source found.
+        /// The result of the check at the source.
         facts: Vec<u8>,
-        /// Whether it runs before all its memory is there.
+        /// Whether it is a post-copy move.
         post_copy: bool,
-        /// How far it has come.
+        /// The progress of its arrival.
         stage: Arrival,
     },
-    /// It ended here, and the coordinator has not yet recorded it.
+    /// It ended here, and the coordinator has not yet recorded that.
     Ended {
         /// How it ended.
         exit: Exit,
     },
 }
 
-/// How far an instance has come at its destination.
+/// The progress of an arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Arrival {
-    /// Its images are not complete.
+    /// The image files are incomplete.
     Preparing,
-    /// Its images are complete and durable; it has not run here, and must not yet.
+    /// The image files are complete and durable; the copy has not run here, and must not yet.
     Held,
-    /// The move is committed, and the instance may be running here.
+    /// The move is committed, and the copy may be running here.
     Resuming,
 }

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// Numbers the moves of a cluster. Never given twice; a later move has a higher number.
+/// The number of a move, unique in the cluster; numbers only increase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct MoveId(pub u64);
 
@@ -19,10 +19,10 @@ impl fmt::Display for MoveId {
 pub struct HostName(Arc<str>);
 
 impl HostName {
-    /// The host called `name`.
+    /// Validates a host name.
     ///
     /// # Errors
-    /// If `name` is no name for a host.
+    /// If `name` is not a valid host name.
     pub fn new(name: &str) -> Result<Self, InvalidHostName> {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         let valid = (1..=63).contains(&name.len()) && name.bytes().all(allowed);
@@ -56,13 +56,13 @@ impl From<HostName> for String {
     }
 }
 
-/// Where an instance comes from in a move, or goes to.
+/// An end of a move.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Side {
     /// A host, where it runs.
     Host(HostName),
-    /// The directory of its images in a checkpoint, on the host that is the other side: it is saved there and runs on, or
-    /// begins from there.
+    /// The directory of a checkpoint's images, on the host at the other end: the instance is saved there and continues to run, or
+    /// is restored from there.
     Images(String),
 }
 
@@ -98,9 +98,9 @@ impl fmt::Display for Side {
     }
 }
 
-/// A text that names no host.
+/// An invalid host name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a host name has 1 to 63 letters, digits, '-', '_' or '.'; this one ({length} bytes) does not")]
+#[error("not a valid host name ({length} bytes): use 1 to 63 letters, digits, '-', '_' or '.'")]
 pub struct InvalidHostName {
     length: usize,
 }

@@ -1,4 +1,4 @@
-//! What the coordinator must remember: every instance's location, and the moves that are not over.
+//! The coordinator's durable state: the location of every instance, and the moves in progress.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,22 +8,22 @@ use serde::{Deserialize, Serialize};
 use crate::placement::Placement;
 use crate::{HostName, MoveId, Side};
 
-/// An instance, as the coordinator knows it.
+/// An instance, as the coordinator stores it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Instance {
-    /// The name that its user gave it.
+    /// Its name.
     pub name: String,
-    /// The fabric to which it belongs.
+    /// Its fabric.
     pub fabric: FabricId,
-    /// The group with which it can be moved.
+    /// Its group, if any.
     pub group: Option<String>,
-    /// What decides which others it can share a host with.
+    /// Its labels, anti-affinity and cool-down.
     pub placement: Placement,
-    /// Where it is.
+    /// Its location.
     pub host: HostName,
-    /// Its moves so far.
+    /// Its epoch.
     pub epoch: Epoch,
-    /// How to make it, as its node wrote it; opaque here.
+    /// Its blueprint, which is opaque here.
     pub spec: Vec<u8>,
 }
 
@@ -32,76 +32,76 @@ pub struct Instance {
 pub enum Exit {
     /// Its command ended, as a shell reports it: the exit code, or 128 and the signal's number.
     Code(i32),
-    /// Its processes are gone and nobody saw them end.
+    /// Its processes are gone, and their exit was not observed.
     Lost {
-        /// What is known about it.
+        /// The known cause.
         reason: String,
     },
-    /// It never ran: whoever asked for it has been told why.
+    /// It never ran; the client that started it was told the reason.
     NotStarted,
 }
 
-/// A move that is not over.
+/// A move in progress.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MoveRecord {
     /// Which instance.
     pub vid: Vid,
-    /// Where it comes from.
+    /// The source.
     pub source: Side,
-    /// Where it goes.
+    /// The destination.
     pub destination: Side,
     /// The instance's epoch before the move.
     pub epoch: Epoch,
-    /// Whether only the checks are made.
+    /// Whether it is a dry run.
     pub dry_run: bool,
-    /// Whether the instance runs at the destination before all its memory is there.
+    /// Whether it is a post-copy move.
     pub post_copy: bool,
-    /// What is decided.
+    /// Its stage.
     pub stage: Stage,
 }
 
 impl MoveRecord {
-    /// The hosts that take part: two, or the only one of a checkpoint or restore.
+    /// The hosts of the move: two, or the only one of a checkpoint or restore.
     pub fn hosts(&self) -> impl Iterator<Item = &HostName> {
         [&self.source, &self.destination].into_iter().filter_map(Side::host)
     }
 
-    /// Whether it is no checkpoint, and no restore of one.
+    /// Whether it is neither a checkpoint nor a restore.
     #[must_use]
     pub fn is_between_hosts(&self) -> bool {
         self.hosts().count() == 2
     }
 }
 
-/// What is decided about a move.
+/// The decisions about a move.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Stage {
-    /// Nothing yet: it can still be rolled back.
+    /// No decision: it can still be rolled back.
     Began,
-    /// The instance's place is the destination; the move goes forward.
+    /// The instance's location is the destination; the move completes.
     Committed,
-    /// The destination's copy runs, with all its memory; the source's is to be destroyed.
+    /// The destination's copy runs with all its memory; the source's copy is being destroyed.
     Confirmed,
-    /// The source runs on; the destination cleans up.
+    /// The source resumes the instance; the destination cleans up.
     RolledBack {
-        /// Why, in words.
+        /// The reasons.
         reasons: Vec<String>,
     },
-    /// The images of a checkpoint are complete; the source runs on.
+    /// The images of a checkpoint are complete; the source resumes the instance.
     Saved,
 }
 
-/// A change of what the coordinator remembers. Each is one durable transaction.
+/// A change of the coordinator's durable state. Each is one durable transaction.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Record {
-    /// An instance is about to be started on its host.
+    /// An instance is about to start on its host.
     InstanceAdded {
-        /// Its identity, never used by another instance that still exists.
+        /// Its VID, which no other existing instance has.
         vid: Vid,
-        /// What is known about it.
+        /// The instance.
         instance: Instance,
     },
-    /// An instance is no more.
+    /// An instance has ended.
     InstanceEnded {
         /// Which instance.
         vid: Vid,
@@ -110,55 +110,55 @@ pub enum Record {
     },
     /// A move begins.
     MoveBegan {
-        /// Its number: higher than all before.
+        /// Its number, higher than all previous ones.
         id: MoveId,
         /// In [`Stage::Began`].
         record: MoveRecord,
     },
-    /// The commit point of moves that are made together, of one at least: the instances' hosts and epochs change with the
+    /// The commit of a group's moves, of at least one: the instances' locations and epochs change with the
     /// moves' stages.
     MovesCommitted {
         /// Which moves.
         ids: BTreeSet<MoveId>,
     },
-    /// The images of instances that are saved together are all complete.
+    /// The images of a group are complete.
     MovesSaved {
         /// Which moves.
         ids: BTreeSet<MoveId>,
     },
-    /// The destination's copy runs, with all its memory.
+    /// The destination's copy runs with all its memory.
     MoveConfirmed {
         /// Which move.
         id: MoveId,
     },
-    /// A move is given up before its commit.
+    /// A move was rolled back before its commit.
     MoveRolledBack {
         /// Which move.
         id: MoveId,
-        /// Why, in words.
+        /// The reasons.
         reasons: Vec<String>,
     },
-    /// Nothing is left to do for a move.
+    /// A move has no remaining work.
     MoveEnded {
         /// Which move.
         id: MoveId,
     },
 }
 
-/// All that the coordinator remembers: what its records amount to.
+/// The coordinator's durable state at one moment: the result of its records.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Image {
-    /// Every instance.
+pub struct Snapshot {
+    /// All instances.
     pub instances: BTreeMap<Vid, Instance>,
-    /// Every move that is not over.
+    /// All moves in progress.
     pub moves: BTreeMap<MoveId, MoveRecord>,
-    /// The highest number of a move so far.
+    /// The highest number of a move.
     pub last_move: MoveId,
-    /// The highest epoch of any instance so far.
+    /// The highest epoch of any instance.
     pub last_epoch: Epoch,
 }
 
-impl Image {
+impl Snapshot {
     /// Applies one record. A record about an unknown instance or move changes nothing.
     pub fn apply(&mut self, record: &Record) {
         match record {

@@ -1,24 +1,24 @@
-//! The move protocol: how an instance gets from one host to another, never twice and never lost.
+//! The move protocol: moves an instance from one host to another; it never runs twice, and is never lost.
 //!
-//! Nothing here does IO. [`Coordinator`] and [`NodeAgent`] take what happened and the time, and
-//! answer with what is to be done; the daemons do it. The same code runs in the daemons and, under
+//! This crate does no IO. [`Coordinator`] and [`NodeAgent`] take inputs and the time, and
+//! return outputs, which the daemons perform. The same code runs in the daemons and, under
 //! faults and in virtual time, in the simulator.
 //!
 //! * [`protocol`]: the messages between coordinator and nodes, with the sequence diagram.
-//! * [`journal`]: what the coordinator must remember, and [`entry`]: what a node must.
-//! * [`placement`]: which instances may share a host.
-//! * [`coordinator`]: all moves, locations and epochs; it alone decides.
-//! * [`node`]: the instances of one host; it turns directives into operations of the engine.
-//! * [`progress`]: what a user sees of a move.
+//! * [`journal`]: the coordinator's durable state, and [`entry`]: a node's.
+//! * [`placement`]: labels, anti-affinity and the cool-down of an instance.
+//! * [`coordinator`]: all moves, locations and epochs; the coordinator alone decides.
+//! * [`node`]: the instances of one host; a node turns directives into operations of the engine.
+//! * [`progress`]: the events of a move for its user.
 //! * `sim` (feature `sim`): the simulator and the exhaustive check.
 //!
 //! # The contract with the daemons
-//! * Outputs are acted on in their order. A record must be durable before anything behind it is
-//!   done; a daemon that cannot write its records stops.
-//! * A message may be lost, doubled, late or out of order: directives are sent again until the
-//!   node reports that they are fulfilled, and each can be received any number of times.
-//! * After a restart the machine is built from its durable state alone; the engine has no
-//!   operation of the daemon's former life still at work.
+//! * Outputs are performed in order. A record must be durable before any output after it is
+//!   performed; a daemon that cannot write its records stops.
+//! * A message may be lost, duplicated, delayed or reordered: directives are sent again until the
+//!   node reports that they are fulfilled, and each may be received any number of times.
+//! * After a restart the machine is built from its durable state alone; no engine
+//!   operation of the daemon's previous process is still running.
 
 pub mod coordinator;
 mod due;

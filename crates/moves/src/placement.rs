@@ -1,23 +1,23 @@
-//! What is said of an instance for the choice of its host, and of when it changes.
+//! Settings of an instance that restrict its host and the times of its moves.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-/// An instance's labels, those by which it is kept apart from others, and how long it is left alone.
+/// An instance's labels, anti-affinity and cool-down.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Placement {
-    /// By key.
+    /// Labels by key.
     pub labels: BTreeMap<String, String>,
-    /// Keys of labels: no instance with the same value of one of them shares a host with this one.
+    /// Anti-affinity: no instance with the same value of one of these labels shares a host with this one.
     pub anti_affinity: BTreeSet<String>,
-    /// For so many seconds after a move it is left alone by ordinary ones, if that is said for it.
+    /// Its own cool-down in seconds, if it has one.
     #[serde(default)]
     pub cool_down_s: Option<u64>,
 }
 
 impl Placement {
-    /// The label for which the two may not share a host, if there is one. It is enough that one of them says so.
+    /// The label that forbids the two to share a host, if any. It is enough that one of them requests it.
     #[must_use]
     pub fn apart<'a>(&'a self, other: &'a Self) -> Option<(&'a str, &'a str)> {
         let keys = self.anti_affinity.iter().chain(&other.anti_affinity);

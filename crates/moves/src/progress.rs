@@ -1,4 +1,4 @@
-//! What a user sees of a move.
+//! The events of a move for its user.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use crate::journal::Exit;
 use crate::protocol::Suspension;
 use crate::{HostName, MoveId};
 
-/// A part of a move. Up to and with [`Phase::Restore`] a move can be rolled back.
+/// A phase of a move. Up to and including [`Phase::Restore`] a move can be rolled back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Phase {
-    /// What could hinder is looked for at both ends, and room is made.
+    /// Both hosts check for blockers, and the destination reserves resources.
     Prepare,
-    /// The memory of the instance is sent while it runs.
+    /// The memory of the running instance is sent.
     Precopy,
     /// The libraries of the instance close their links.
     Suspend,
@@ -22,13 +22,13 @@ pub enum Phase {
     Transfer,
     /// It is restored at the destination and held.
     Restore,
-    /// Committed: the destination lets it run. Of a checkpoint: the source does.
+    /// Committed: the destination resumes the instance. Of a checkpoint: the source does.
     Resume,
-    /// It runs at the destination; what memory is missing is fetched from the source, or sent by it.
+    /// The instance runs at the destination; missing memory is fetched from the source, or pushed by it.
     Fetch,
-    /// It runs at the destination; what is left at the source is removed.
+    /// The instance runs at the destination; the source is cleaned up.
     Destroy,
-    /// Given up: the source lets it run, the destination cleans up.
+    /// Rolled back: the source resumes the instance, and the destination cleans up.
     RollBack,
 }
 
@@ -50,7 +50,7 @@ impl Phase {
     }
 }
 
-/// What happened in a move.
+/// An event of a move.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Event {
     /// A phase begins.
@@ -62,79 +62,79 @@ pub enum Event {
     },
     /// The instance is suspended.
     Suspended(Suspension),
-    /// How much has been sent.
+    /// Progress of the transfer.
     Progress {
         /// Bytes so far.
         bytes: u64,
-        /// Bytes in all, as far as known.
+        /// Total bytes, as far as known.
         total: u64,
     },
-    /// The move cannot go on before a host answers, which it has not done for a while. Said again as long
+    /// The move waits for a host that has not answered for a while. Repeated as long
     /// as that lasts.
     Waiting {
         /// Which host.
         host: HostName,
-        /// What is known of it.
+        /// The known cause.
         silence: Silence,
     },
-    /// A host cannot yet do what is decided, and tries again.
+    /// A host could not yet carry out a decision, and retries.
     Trouble {
         /// Which host.
         host: HostName,
-        /// What it cannot do and why.
+        /// The failed operation and the reason.
         reason: String,
     },
-    /// The user's part is over: the instance runs, and may be moved again. What is left on a host
-    /// that cannot be reached is removed when it comes back.
+    /// The move is over for the user: the instance runs, and may move again. An unreachable host
+    /// cleans up when it reconnects.
     Ended {
-        /// How it ended.
+        /// The outcome.
         outcome: Outcome,
         /// Every phase with its duration, in order.
         phases: Vec<(Phase, Duration)>,
     },
-    /// Nothing of the move is left on any host.
+    /// All hosts have cleaned up.
     Cleaned,
 }
 
-/// Why a host says nothing.
+/// Why a host is silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
 pub enum Silence {
-    /// Its node is down or cut off.
+    /// Its node is down or unreachable.
     #[error("its node is not connected to the coordinator")]
     NotConnected,
-    /// Nothing is known.
+    /// The cause is unknown.
     #[error("it has not answered yet")]
     NoAnswer,
-    /// One is dumped after the other on a machine.
-    #[error("another instance may be dumped before this one; it has not answered yet")]
+    /// Dumps on one machine are serialised.
+    #[error("it has not answered yet; it may be dumping another instance first")]
     MayQueue,
-    /// It is not asked before it has done this.
-    #[error("it still removes what {0} of the same instance left there")]
+    /// It gets no directive before it has cleaned up.
+    #[error("it is still cleaning up after {0} of the same instance")]
     CleaningUp(MoveId),
 }
 
-/// How a move ended.
+/// The outcome of a move.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Outcome {
     /// The instance runs at the destination.
     Moved,
-    /// The instance ran at the destination, and has ended there, since memory that it needed was lost at its source.
+    /// The instance ran on the destination, and has ended there, because memory that it needed was lost on its source.
     Bereft {
-        /// What is known about it.
+        /// The known cause.
         reason: String,
     },
-    /// A checkpoint's images are complete, and the instance runs on.
+    /// The checkpoint is complete, and the instance continues to run.
     Saved,
-    /// The instance runs at the source as before, or has ended by itself.
+    /// The instance runs on the source again, or has ended by itself.
     RolledBack {
-        /// Why, in words.
+        /// The reasons.
         reasons: Vec<String>,
     },
-    /// A dry run found nothing that hinders.
+    /// A dry run found no blockers.
     Feasible,
-    /// A dry run found what hinders.
+    /// A dry run found blockers.
     Hindered {
-        /// What, in words.
+        /// The blockers.
         reasons: Vec<String>,
     },
 }

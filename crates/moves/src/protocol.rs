@@ -1,4 +1,4 @@
-//! What the coordinator and the nodes say to each other about moves.
+//! Messages between the coordinator and the nodes about moves.
 //!
 //! ```text
 //! source                      coordinator                     destination
@@ -27,13 +27,13 @@
 //!   │                 ● Ended                                      │
 //! ```
 //!
-//! Every directive names its move, and is sent again until the node reports what it asks for. A
-//! node answers a directive that it has already fulfilled with the same report. What a node may
-//! not act on any more it recognises by the move's number: numbers only rise, and an instance's
-//! entry on the node remembers the last one. A node sends its report again, too, as long as it
-//! waits for a decision, so that one that restarted, or prepared for a move long ended, is told.
+//! Every directive names its move, and is sent again until the node reports its fulfilment. A
+//! node answers a fulfilled directive with the same report again. It recognises
+//! obsolete directives by the move's number: numbers only increase, and an instance's
+//! entry on the node stores the last one. A node repeats its report while it
+//! waits for a decision, so that a node that restarted, or prepared for a move that has ended, is told.
 //!
-//! A post-copy move lets the instance run before all its memory is there. Between resume and destroy it has one phase more:
+//! A post-copy move runs the instance before all its memory is there. It has one more phase, between resume and destroy:
 //!
 //! ```text
 //!   │                           │ Resume ─────────────────────────▶│   resume
@@ -43,22 +43,22 @@
 //!   │                 ● Confirmed                                  │
 //! ```
 //!
-//! In fetch the source is bound to give what is asked for: it keeps its stopped copy until it is told to destroy it, as in any move,
-//! and only that `Running`, which means that all is there, brings that about. The destination writes down what it still lacks
-//! before it says `Incomplete`, and that it lacks nothing before it says `Running`.
+//! In this phase the source must provide the missing memory: it keeps its stopped copy until it is told to destroy it, as in any move,
+//! and only `Running`, which means that the memory is complete, causes that. The destination records what is missing
+//! before it sends `Incomplete`, and that nothing is missing before it sends `Running`.
 //!
-//! In pre-copy the source is still nothing but the instance's host: it writes nothing down, and what it has sent is void when
-//! it restarts. So it lets itself be suspended only if it remembers to have sent the memory for that move.
+//! In pre-copy the source is still the instance's host: it writes no record, and a restart voids the memory that it has
+//! sent. So it accepts `Suspend` only if it has sent the memory for that move in its present process.
 //!
-//! A checkpoint is a move without a pre-copy that goes only as far as Sent: its images stay in a directory of the source's host, and when those of
-//! all that are saved together do, Saved is written down and the source is told to run on, by RollBack. A restore is a move without a
-//! source: the destination takes the images from such a directory.
+//! A checkpoint is a move without pre-copy that ends at Sent: its images stay in a directory of the source's host. When the images of
+//! the whole group are complete, Saved is recorded, and RollBack makes the sources resume. A restore is a move without a
+//! source: the destination reads the images from such a directory.
 //!
-//! A dry run stops after the checks; its destination is asked by `CheckDestination`, which leaves nothing.
+//! A dry run stops after the checks; its destination gets `CheckDestination`, which has no side effects.
 //!
-//! Peers of a moving instance lose their links and ask their node where it is (`Locate`). The node
-//! asks until the coordinator's answer is a location with nothing in progress, or that it is gone. It asks for many at once:
-//! those that are wanted while a question has no answer go in the next one (`node/wanted.rs`).
+//! Peers of a moving instance lose their links and ask their node for its location (`Locate`). The node
+//! asks until the coordinator answers with a location that is not moving, or that the instance is gone. Questions are batched:
+//! instances wanted while a question is in flight go into the next one (`node/wanted.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -69,34 +69,34 @@ use serde::{Deserialize, Serialize};
 use crate::journal::Exit;
 use crate::{HostName, MoveId, Side};
 
-/// Raised when a message changes its meaning or layout.
+/// Incremented when a message changes its meaning or layout.
 pub const VERSION: u16 = 6;
 
-/// The largest specification of an instance, and the largest facts of a check, in bytes.
+/// The largest specification of an instance, and the largest result of a check, in bytes.
 pub const MAX_BLOB: usize = 256 * 1024;
 
-/// The most reasons for a refusal.
+/// The most reasons of a refusal.
 pub const MAX_REASONS: usize = 64;
 
-/// The longest reason, in bytes; a longer one is cut.
+/// The longest reason in bytes; longer ones are truncated.
 pub const MAX_REASON: usize = 1024;
 
-/// The most instances in one question where they are.
+/// The most instances in one `Locate`.
 pub const MAX_LOCATED: usize = 1024;
 
-/// From the coordinator to a node.
+/// A message from the coordinator to a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ToNode {
-    /// What to do for a move.
+    /// A directive for a move.
     Move {
         /// Which move.
         id: MoveId,
         /// Which instance.
         vid: Vid,
-        /// What to do.
+        /// The directive.
         directive: Directive,
     },
-    /// The answer to [`ToCoordinator::Exited`]: the node may forget the instance.
+    /// The answer to [`ToCoordinator::Exited`]: the node may remove the instance's entry.
     ExitRecorded {
         /// Which instance.
         vid: Vid,
@@ -105,89 +105,89 @@ pub enum ToNode {
     },
     /// The answer to [`ToCoordinator::Locate`].
     Located {
-        /// Where each is; `None` if it is gone.
+        /// The location of each; `None` if it is gone.
         places: BTreeMap<Vid, Option<Location>>,
     },
 }
 
-/// Where an instance is.
+/// The location of an instance.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Location {
     /// Its host.
     pub host: HostName,
-    /// Its moves so far.
+    /// Its epoch.
     pub epoch: Epoch,
-    /// Whether a move holds it suspended, so that it cannot be reached now.
+    /// Whether a move has it suspended, so that it is unreachable now.
     pub moving: bool,
 }
 
-/// What a node is to do for a move.
+/// A directive to a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Directive {
-    /// To the source: find what hinders the instance from leaving.
+    /// To the source: check for blockers.
     CheckSource {
-        /// Where it would go.
+        /// The destination.
         destination: Side,
-        /// Whether it will not go.
+        /// Whether it is a dry run.
         dry_run: bool,
     },
-    /// To the destination of a dry run: find what hinders the instance from coming.
+    /// To the destination of a dry run: check for blockers.
     CheckDestination {
-        /// The instance's specification, as its node wrote it.
+        /// The instance's blueprint.
         spec: Vec<u8>,
-        /// What the check at the source found.
+        /// The result of the check at the source.
         facts: Vec<u8>,
-        /// Whether it would run there before all its memory is there.
+        /// Whether it would be a post-copy move.
         post_copy: bool,
     },
-    /// To the destination: check as in `CheckDestination`, make room, and await the images.
+    /// To the destination: check as in `CheckDestination`, reserve resources, and await the images.
     Prepare {
-        /// The instance's epoch if the move commits.
+        /// The instance's epoch after the commit.
         epoch: Epoch,
-        /// Where it comes from.
+        /// The source.
         source: Side,
-        /// The instance's specification, as its node wrote it.
+        /// The instance's blueprint.
         spec: Vec<u8>,
-        /// What the check at the source found.
+        /// The result of the check at the source.
         facts: Vec<u8>,
-        /// Whether it will run before all its memory is there.
+        /// Whether it is a post-copy move.
         post_copy: bool,
     },
-    /// To the source: send the memory of the instance, which runs on.
+    /// To the source: send the memory of the running instance.
     Precopy {
-        /// Where it goes.
+        /// The destination.
         destination: HostName,
-        /// Whether what will have changed since need not be sent before it runs there.
+        /// Whether a single round is enough, because later changes are fetched after the resume.
         post_copy: bool,
     },
-    /// To the source: suspend the instance, dump it, and send it.
+    /// To the source: suspend, dump and send the instance.
     Suspend {
         /// The instance's epoch before the move.
         epoch: Epoch,
-        /// Where it goes.
+        /// The destination.
         destination: Side,
     },
-    /// To the destination: the move is committed; let the instance run.
+    /// To the destination: the move is committed; resume the instance.
     Resume,
-    /// To the source: the instance runs at the destination; remove what is left here.
+    /// To the source: the instance runs at the destination; destroy the stopped copy.
     Destroy,
-    /// To both: the move is rolled back, or was a checkpoint. The source runs on, the destination cleans up.
+    /// To both: the move was rolled back, or was a checkpoint. The source resumes the instance, and the destination cleans up.
     RollBack,
 }
 
-/// From a node to the coordinator.
+/// A message from a node to the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ToCoordinator {
-    /// How far the node is with a move.
+    /// A report about a move.
     Move {
         /// Which move.
         id: MoveId,
         /// Which instance.
         vid: Vid,
-        /// How far.
+        /// The report.
         report: Report,
     },
-    /// An instance ended by itself, or is lost. Sent until [`ToNode::ExitRecorded`].
+    /// An instance ended by itself, or is lost. Repeated until [`ToNode::ExitRecorded`].
     Exited {
         /// Which instance.
         vid: Vid,
@@ -196,76 +196,76 @@ pub enum ToCoordinator {
         /// How it ended.
         exit: Exit,
     },
-    /// Asks where instances are.
+    /// Asks for locations.
     Locate {
-        /// Which: at most [`MAX_LOCATED`], what is past that has no answer.
+        /// The instances, at most [`MAX_LOCATED`]; further ones get no answer.
         vids: BTreeSet<Vid>,
     },
 }
 
-/// How far a node is with a move.
+/// A report of a node about a move.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Report {
-    /// A check found nothing that hinders; facts from the source for the destination.
+    /// A check found no blockers; the source returns facts for the destination.
     Checked {
         /// For [`Directive::Prepare`]; empty from a destination.
         facts: Vec<u8>,
     },
-    /// A check or the preparation found what hinders.
+    /// A check or the preparation found blockers.
     Refused {
-        /// Each in words, with the way out.
+        /// Each blocker with its remedy.
         reasons: Vec<String>,
     },
-    /// The destination has made room and awaits the images.
+    /// The destination has reserved resources and awaits the images.
     Prepared,
-    /// The source has sent the memory of the instance, which runs.
+    /// The source has sent the memory of the running instance.
     Copied {
-        /// Bytes in all.
+        /// Total bytes.
         bytes: u64,
     },
-    /// The source's instance is suspended and is being dumped.
+    /// The source has suspended the instance and is dumping it.
     Suspended {
-        /// What it took.
+        /// The figures of the suspension.
         suspension: Suspension,
     },
-    /// How much of the memory or of the images has been sent, or saved, or taken from a checkpoint.
+    /// Progress of sending, saving or reading memory or images.
     Progress {
         /// Bytes so far.
         bytes: u64,
-        /// Bytes in all, as far as known.
+        /// Total bytes, as far as known.
         total: u64,
     },
-    /// The images are sent.
+    /// The images were sent.
     Sent {
-        /// Bytes in all.
+        /// Total bytes.
         bytes: u64,
     },
-    /// The destination holds a restored copy that only needs to be let go. The images are kept.
+    /// The destination holds a restored copy that can be released. The images are kept.
     Ready,
-    /// The node cannot go on; it waits for the decision.
+    /// The node cannot proceed, and waits for the decision.
     Failed {
-        /// Which of its operations failed and why.
+        /// The failed operation and the reason.
         reason: String,
     },
-    /// What is decided could not be done; the node tries again.
+    /// A decision could not be carried out; the node retries.
     Trouble {
-        /// Which operation failed and why.
+        /// The failed operation and the reason.
         reason: String,
     },
-    /// The destination's copy runs, and a part of its memory is at the source still.
+    /// The destination's copy runs, but part of its memory is still on the source.
     Incomplete,
-    /// The destination's copy runs, with all its memory.
+    /// The destination's copy runs with all its memory.
     Running,
-    /// The source's copy is gone.
+    /// The source's copy is destroyed.
     Destroyed,
-    /// The source's instance runs on, or has ended; the destination has cleaned up.
+    /// The source's instance runs again, or has ended; the destination has cleaned up.
     RolledBack,
 }
 
-/// What the suspension of an instance took.
+/// Figures of a suspension.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Suspension {
-    /// From the directive's arrival to the last library's word.
+    /// From the directive's arrival to the last library's confirmation.
     pub elapsed: Duration,
     /// QPs of all its processes.
     pub queue_pairs: u32,

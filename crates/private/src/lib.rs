@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_is_its_owners_alone() {
+    fn new_files_are_accessible_to_their_owner_only() {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("lib/state");
         directory(&state).unwrap();
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_could_read_is_closed_and_links_are_left_alone() {
+    fn tree_restricts_permissions_without_following_links() {
         let folder = tempfile::tempdir().unwrap();
         let (state, outside) = (folder.path().join("state"), folder.path().join("outside"));
         fs::create_dir_all(state.join("deep")).unwrap();
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_created_is_not_replaced() {
+    fn create_durably_does_not_replace_files() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("record");
         create_durably(&path, b"first").unwrap();
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_the_other_end_of_a_pipe() {
+    fn regular_does_not_block_on_a_pipe() {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("pipe");
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn another_users_directory_is_refused_also_by_root_and_left_as_it_is() {
+    fn another_users_directory_is_refused_and_unchanged() {
         if !test_support::is_root() {
             return test_support::skip("only root can give a directory away");
         }
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_followed_if_they_and_their_ends_are_ones_own() {
+    fn follows_links_only_within_the_same_owner() {
         let folder = tempfile::tempdir().unwrap();
         let (end, link) = (folder.path().join("end"), folder.path().join("link"));
         directory(&end).unwrap();

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_has_the_lock_at_a_time_and_others_cannot_open_it() {
+    fn lock_is_exclusive_and_inaccessible_to_others() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("turn");
         let first = try_take(&path).unwrap().unwrap();
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_taken_as_soon_as_it_is_given_back() {
+    fn lock_is_acquired_after_release() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("turn");
         let mut others = vec![try_take(&path).unwrap().unwrap()];
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_taken_and_removed_by_many_at_once() {
+    fn lock_survives_concurrent_take_and_remove() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("turn");
         std::thread::scope(|scope| {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_was_removed_is_nobodys_lock() {
+    fn a_removed_directory_holds_no_lock() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("turn");
         let lock = try_take(&path).unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! Questions and their answers over a channel: many at a time, each answered when it can be.
+//! Questions and answers over a channel: many in flight, answered in any order.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,10 +16,10 @@ use crate::tls::Stream;
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// The connection was lost first. The question may have been acted on.
+    /// The connection was lost before the answer. The question may have been executed.
     #[error("the connection was lost")]
     Closed,
-    /// It did not come in time. The question may be acted on yet.
+    /// No answer came in time. The question may still be executed.
     #[error("there was no answer in time")]
     TimedOut,
 }
@@ -30,7 +30,7 @@ impl From<Closed> for CallError {
     }
 }
 
-/// Questions that wait for answers of type `A`. Clones are the same.
+/// Questions that wait for answers of type `A`. Clones share the state.
 #[derive(Debug)]
 pub struct Pending<A> {
     waiting: Arc<Mutex<Waiting<A>>>,
@@ -55,10 +55,10 @@ impl<A> Default for Pending<A> {
 }
 
 impl<A> Pending<A> {
-    /// Asks by `send`, which gets the question's number, and waits for the answer until `limit`.
+    /// Sends a question with `send`, which gets the question's number, and waits for the answer until `limit`.
     ///
     /// # Errors
-    /// If the connection is lost or the time is up.
+    /// If the connection is lost or the limit has passed.
     pub async fn ask(
         &self,
         limit: Duration,
@@ -84,14 +84,14 @@ impl<A> Pending<A> {
         (number, answer)
     }
 
-    /// Hands the answer to whoever waits for it; one that nobody waits for is dropped.
+    /// Delivers an answer to its waiter; an answer without a waiter is dropped.
     pub fn answer(&self, number: u64, answer: A) {
         if let Some(sender) = self.lock().answers.remove(&number) {
             let _ = sender.send(answer);
         }
     }
 
-    /// Ends all waiting: the connection is lost.
+    /// Fails all waiters, because the connection is lost.
     pub fn close(&self) {
         self.lock().answers.clear();
     }
@@ -101,7 +101,7 @@ impl<A> Pending<A> {
     }
 }
 
-/// The asking end of a channel: questions `Q` go out, answers `A` come back.
+/// The asking end of a channel: sends questions `Q`, receives answers `A`.
 #[derive(Debug)]
 pub struct Caller<Q, A> {
     outbox: Outbox<(u64, Q)>,
@@ -114,7 +114,7 @@ where
     Q: Serialize,
     A: DeserializeOwned + Send + 'static,
 {
-    /// Asks over `stream`.
+    /// Creates a caller over `stream`.
     #[must_use]
     pub fn new(stream: Stream) -> Self {
         let (outbox, inbox) = channel::open(stream);
@@ -126,7 +126,7 @@ where
     /// The answer to `question`.
     ///
     /// # Errors
-    /// If the connection is lost or the time is up.
+    /// If the connection is lost or the limit has passed.
     pub async fn call(&self, question: Q, limit: Duration) -> Result<A, CallError> {
         self.pending.ask(limit, |number| self.outbox.send(&(number, question))).await
     }
@@ -152,7 +152,7 @@ async fn read_answers<A: DeserializeOwned>(mut inbox: Inbox<(u64, A)>, pending: 
     pending.close();
 }
 
-/// Answers the questions that come over `stream`, each in a task of its own, until the connection is lost.
+/// Answers the questions from `stream`, each in a task of its own, until the connection is lost.
 pub async fn serve<Q, A, F>(stream: Stream, answer: impl Fn(Q) -> F)
 where
     Q: DeserializeOwned,

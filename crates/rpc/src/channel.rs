@@ -1,7 +1,7 @@
-//! A connection that carries messages both ways until it is lost.
+//! A connection for messages in both directions.
 //!
-//! Each end writes an empty frame when it has had nothing to say for [`KEEPALIVE`], and takes the connection for
-//! lost when it has heard nothing for [`SILENCE`].
+//! Each end sends an empty frame after [`KEEPALIVE`] without a message, and considers the connection
+//! lost after [`SILENCE`] without a frame.
 
 use std::io;
 use std::marker::PhantomData;
@@ -18,24 +18,24 @@ use tokio::time::timeout;
 use crate::frame;
 use crate::tls::Stream;
 
-/// How long an end may have nothing to say.
+/// The longest time without a frame from a live end.
 pub const KEEPALIVE: Duration = Duration::from_secs(1);
 
-/// How long an end may be silent before it is taken for lost.
+/// Silence after which the connection counts as lost.
 pub const SILENCE: Duration = Duration::from_secs(4);
 
-/// The most messages that wait to be written.
+/// The most messages in the queue.
 const QUEUE: usize = 4096;
 
-/// The most of these that may be what [`Outbox::send_in_turn`] has sent.
+/// The most messages of [`Outbox::send_in_turn`] in the queue.
 const MOST_IN_TURN: usize = 256;
 
-/// The connection is lost, or the other end does not take its messages.
+/// The connection is lost, or the other end does not read its messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the connection is lost")]
 pub struct Closed;
 
-/// A message that goes to several: it takes time and room once.
+/// A message for several receivers, encoded once.
 #[derive(Debug)]
 pub struct Encoded<M> {
     frame: Arc<[u8]>,
@@ -43,17 +43,17 @@ pub struct Encoded<M> {
 }
 
 impl<M: Serialize> Encoded<M> {
-    /// That of `message`.
+    /// Encodes `message`.
     ///
     /// # Errors
-    /// If it is longer than a frame may be.
+    /// If it exceeds the length of a frame.
     pub fn new(message: &M) -> Result<Self, Closed> {
         let frame = frame::encode(message).map_err(|_| Closed)?;
         Ok(Self { frame: frame.into(), messages: PhantomData })
     }
 }
 
-/// Where messages for the other end go. Clones share the connection.
+/// The sending half. Clones share the connection.
 #[derive(Debug)]
 pub struct Outbox<M> {
     queue: mpsc::Sender<Waiting>,
@@ -61,7 +61,7 @@ pub struct Outbox<M> {
     messages: PhantomData<fn(M)>,
 }
 
-/// A message that waits to be written, and its turn, if it had to wait for one.
+/// A queued message, with its permit if it was sent in turn.
 type Waiting = (Arc<[u8]>, Option<OwnedSemaphorePermit>);
 
 impl<M> Clone for Outbox<M> {
@@ -71,15 +71,15 @@ impl<M> Clone for Outbox<M> {
 }
 
 impl<M: Serialize> Outbox<M> {
-    /// Sends `message`, without waiting. That it was sent does not mean that it arrives.
+    /// Queues `message` without waiting. Its delivery is not guaranteed.
     ///
     /// # Errors
-    /// If the connection is lost, or too many messages wait already.
+    /// If the connection is lost, or the queue is full.
     pub fn send(&self, message: &M) -> Result<(), Closed> {
         self.send_encoded(&Encoded::new(message)?)
     }
 
-    /// The same with a message that goes to several.
+    /// Likewise, with a message for several receivers.
     ///
     /// # Errors
     /// As [`Self::send`].
@@ -87,7 +87,7 @@ impl<M: Serialize> Outbox<M> {
         self.queue.try_send((message.frame.clone(), None)).map_err(|_| Closed)
     }
 
-    /// As [`Self::send`], but waits while many messages sent by this wait to be written: for what would leave no room for
+    /// Like [`Self::send`], but waits while many messages of this kind are queued, so that bulk messages do not displace
     /// others.
     ///
     /// # Errors
@@ -105,7 +105,7 @@ impl<M: Serialize> Outbox<M> {
     }
 }
 
-/// Where messages of the other end come from. Dropping it closes the connection.
+/// The receiving half. Dropping it closes the connection.
 #[derive(Debug)]
 pub struct Inbox<M> {
     stream: BufReader<ReadHalf<Stream>>,
@@ -118,7 +118,7 @@ impl<M: DeserializeOwned> Inbox<M> {
     /// The next message; `None` if the other end has closed.
     ///
     /// # Errors
-    /// `TimedOut` if it is silent; `InvalidData` if it says what cannot be understood.
+    /// `TimedOut` if the other end is silent; `InvalidData` if a message is malformed.
     pub async fn receive(&mut self) -> io::Result<Option<M>> {
         loop {
             let read = timeout(SILENCE, frame::read(&mut self.stream, &mut self.buffer)).await;

@@ -1,16 +1,16 @@
-//! Datagrams over a connection, for ways on which they do not arrive by themselves.
+//! Carries datagrams over a TLS connection where UDP is blocked.
 //!
 //! ```text
 //!  0            4        6
-//!  │ length (4) │ each (2) │ datagrams, one behind the other, all of `each` bytes but for a shorter last one
+//!  │ length (4) │ each (2) │ consecutive datagrams of `each` bytes; the last may be shorter
 //! ```
 //!
-//! Little-endian; `length` counts what stands behind it. It is 0 where an end has nothing to say, which it says each
-//! [`KEEPALIVE`]; a connection on which nothing comes for [`SILENCE`] is lost, however long a frame takes.
+//! Little-endian; `length` counts the bytes after it. A frame of length 0 is a keep-alive, sent each
+//! [`KEEPALIVE`]; a connection without incoming bytes for [`SILENCE`] is lost.
 //!
-//! A stream keeps all that it is given, and so long that what it carries thinks it lost. So little waits here and in the kernel,
-//! and what finds no room is lost at once, as in a router: the streams inside adapt to that. It also is all that an end can
-//! be made to keep by another one that does not read.
+//! A reliable stream delays datagrams that should be dropped, so the streams inside would time out. Therefore the queues here and in the kernel are short,
+//! and excess datagrams are dropped at once, as in a router: the streams inside adapt their rate. This also bounds the memory that a
+//! peer which does not read can make this end use.
 
 use std::io;
 use std::ops::Range;
@@ -25,33 +25,33 @@ use crate::channel::{KEEPALIVE, SILENCE};
 use crate::frame;
 use crate::tls::Stream;
 
-/// The most bytes of datagrams that travel together.
+/// The most bytes of datagrams in one frame.
 pub const LONGEST: usize = 65_535;
 
-/// The most bytes that wait for the connection.
+/// The most bytes queued for the connection.
 pub const ROOM: usize = 256 * 1024;
 
-/// The most bytes that the kernel keeps which it has not sent yet.
+/// The most unsent bytes in the kernel's send buffer.
 const UNSENT: u32 = 128 * 1024;
 
-/// Bytes of a frame's length, and of what each datagram has.
+/// Bytes of the length field, and of the size field.
 const LENGTH: usize = 4;
 const EACH: usize = 2;
 
-/// What is read at once: a frame at least.
+/// The read buffer: larger than a frame.
 const BUFFER: usize = 128 * 1024;
 
-/// What waits for the connection.
+/// The queue of the connection.
 #[derive(Debug, Default)]
 struct Queue {
     waiting: Mutex<Waiting>,
-    /// Told when something waits.
+    /// Notified when the queue becomes nonempty.
     filled: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// Whole frames.
+    /// Complete frames.
     frames: Vec<u8>,
     is_closed: bool,
 }
@@ -62,15 +62,15 @@ impl Queue {
     }
 }
 
-/// Where datagrams for the other end go. Clones share the connection.
+/// The sending half. Clones share the connection.
 #[derive(Clone, Debug)]
 pub struct Outbox(Arc<Queue>);
 
-/// Where they leave. When this is dropped, or what it has become, the connection is lost.
+/// The reading end of the queue. Dropping it, or the [`Inbox`] made of it, closes the connection.
 #[derive(Debug)]
 pub struct Outlet(Arc<Queue>);
 
-/// A queue for a connection on which something else is said first.
+/// A queue for a connection that is still in its handshake.
 #[must_use]
 pub fn queue() -> (Outbox, Outlet) {
     let queue = Arc::<Queue>::default();
@@ -78,12 +78,12 @@ pub fn queue() -> (Outbox, Outlet) {
 }
 
 impl Outbox {
-    /// Sends `datagrams`, all of `each` bytes but for a shorter last one, without waiting. That they were sent does not
-    /// mean that they arrive.
+    /// Queues `datagrams` of `each` bytes, of which the last may be shorter, without waiting. Delivery is not
+    /// guaranteed.
     ///
     /// # Errors
-    /// `WouldBlock` if too much waits already; `NotConnected` if the connection is lost; `InvalidInput` past [`LONGEST`], or if
-    /// there are none.
+    /// `WouldBlock` if the queue is full; `NotConnected` if the connection is lost; `InvalidInput` past [`LONGEST`], or if
+    /// there are no datagrams.
     pub fn send(&self, datagrams: &[u8], each: usize) -> io::Result<()> {
         let is_possible = (1..=LONGEST).contains(&datagrams.len()) && each > 0;
         let each = u16::try_from(each).ok().filter(|_| is_possible).ok_or(io::ErrorKind::InvalidInput)?;
@@ -103,7 +103,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Whether the connection stands, or is about to.
+    /// Whether the connection is up, or in its handshake.
     #[must_use]
     pub fn stands(&self) -> bool {
         !self.0.lock().is_closed
@@ -118,7 +118,7 @@ impl Drop for Outlet {
 }
 
 impl Outlet {
-    /// Lets what waits leave over `stream`.
+    /// Sends the queued frames over `stream`.
     ///
     /// # Errors
     /// If the stream's buffers cannot be limited.
@@ -130,7 +130,7 @@ impl Outlet {
     }
 }
 
-/// Where datagrams of the other end come from. Dropping it closes the connection.
+/// The receiving half. Dropping it closes the connection.
 #[derive(Debug)]
 pub struct Inbox {
     reader: ReadHalf<Stream>,
@@ -139,7 +139,7 @@ pub struct Inbox {
     _outlet: Outlet,
 }
 
-/// What was read of a connection and is not taken yet.
+/// Received bytes that were not consumed yet.
 #[derive(Debug)]
 pub struct Trains {
     buffer: Box<[u8]>,
@@ -153,13 +153,13 @@ impl Default for Trains {
 }
 
 impl Trains {
-    /// Nothing yet.
+    /// An empty buffer.
     #[must_use]
     pub fn new() -> Self {
         Self { buffer: vec![0; BUFFER].into(), filled: 0..0 }
     }
 
-    /// Where what is read next belongs; never empty if [`Self::next`] has said `None`.
+    /// The place for the next read; never empty after [`Self::next`] has returned `None`.
     pub fn room(&mut self) -> &mut [u8] {
         if self.filled.is_empty() {
             self.filled = 0..0;
@@ -170,28 +170,28 @@ impl Trains {
         &mut self.buffer[self.filled.end..]
     }
 
-    /// So many bytes were read into [`Self::room`], at most all of it.
+    /// Records that `bytes` bytes were read into [`Self::room`].
     pub fn filled(&mut self, bytes: usize) {
         self.filled.end += bytes;
     }
 
-    /// The next datagrams; `None` if more has to be read.
+    /// The next datagrams; `None` if more bytes are needed.
     ///
     /// # Errors
-    /// `InvalidData` if what comes next is no frame.
+    /// `InvalidData` if the next bytes are not a frame.
     #[expect(clippy::should_implement_trait, reason = "what is returned is borrowed")]
     pub fn next(&mut self) -> io::Result<Option<Train<'_>>> {
         let frame = self.next_frame()?;
         Ok(frame.map(|frame| self.train(frame)))
     }
 
-    /// Whether a part of a frame is there.
+    /// Whether the buffer ends with a partial frame.
     #[must_use]
     pub fn is_cut(&self) -> bool {
         !self.filled.is_empty()
     }
 
-    /// Takes the next frame that says something, and returns where it is, without its length.
+    /// Consumes the next frame that is not a keep-alive, and returns its range, without its length field.
     fn next_frame(&mut self) -> io::Result<Option<Range<usize>>> {
         loop {
             match first(&self.buffer[self.filled.clone()])? {
@@ -212,12 +212,12 @@ impl Trains {
     }
 }
 
-/// Datagrams that have come together.
+/// The datagrams of one frame.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Train<'a> {
-    /// They stand one behind the other.
+    /// Consecutive datagrams.
     pub datagrams: &'a mut [u8],
-    /// Bytes of each but for the last one, which may be shorter.
+    /// The size of each except the last, which may be shorter.
     pub each: usize,
 }
 
@@ -225,7 +225,7 @@ impl Inbox {
     /// The next datagrams; `None` if the other end has closed.
     ///
     /// # Errors
-    /// `TimedOut` if it is silent; `InvalidData` if it sends what is no frame.
+    /// `TimedOut` if the other end is silent; `InvalidData` if it sends a malformed frame.
     pub async fn receive(&mut self) -> io::Result<Option<Train<'_>>> {
         loop {
             if let Some(frame) = self.trains.next_frame()? {
@@ -246,13 +246,13 @@ impl Drop for Inbox {
     }
 }
 
-/// What bytes begin with.
+/// The beginning of the buffer.
 enum First {
-    /// A frame that says nothing.
+    /// A keep-alive.
     Nothing,
-    /// A frame with so many bytes behind its length.
+    /// A frame with this many bytes after its length field.
     Frame(usize),
-    /// A part of a frame.
+    /// A partial frame.
     Cut,
 }
 
@@ -269,7 +269,7 @@ fn first(bytes: &[u8]) -> io::Result<First> {
     }
 }
 
-/// Writes what waits, all of it at once.
+/// Writes all queued frames at once.
 async fn write(queue: Arc<Queue>, mut stream: WriteHalf<Stream>) -> io::Result<()> {
     let mut frames = Vec::new();
     loop {
@@ -280,7 +280,7 @@ async fn write(queue: Arc<Queue>, mut stream: WriteHalf<Stream>) -> io::Result<(
         }
         stream.write_all(&frames).await?;
         stream.flush().await?;
-        // What was needed once may not be needed for long.
+        // Free the memory, which may not be needed again for long.
         frames = if is_filled { frames } else { Vec::new() };
         frames.clear();
     }

@@ -1,4 +1,4 @@
-//! Why a certificate is not believed, in words for those who run the hosts.
+//! Explains to operators why a certificate is rejected.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,10 +13,10 @@ use rustls::{AlertDescription, CertificateError, Error, RootCertStore};
 
 use crate::COORDINATOR;
 
-/// Whether others, who know `authority` and have a clock that says `now`, believe that the owner of `certificate` is `name`.
+/// Checks whether other hosts with this `authority`, whose clock says `now`, accept `certificate` for `name`.
 ///
 /// # Errors
-/// If not: why, with the way out.
+/// If they do not: the reason, with the remedy.
 pub fn of_own(
     certificate: &CertificateDer<'_>,
     authority: &CertificateDer<'_>,
@@ -42,15 +42,15 @@ pub fn of_own(
     }
 }
 
-/// Users read these errors; rustls writes its own for programmers.
+/// Converts rustls' errors, which are for programmers, to messages for operators.
 pub fn in_our_words(error: io::Error) -> io::Error {
     let said = match tls_error(&error) {
         Some(Error::InvalidCertificate(why)) => {
-            format!("the other end's certificate is not believed: {}", reason(why))
+            format!("the peer's certificate is rejected: {}", reason(why))
         }
-        Some(Error::NoCertificatesPresented) => "the other end shows no certificate".into(),
+        Some(Error::NoCertificatesPresented) => "the peer has no certificate".into(),
         Some(Error::AlertReceived(alert)) => match told(*alert) {
-            Some(why) => format!("the other end does not believe this host's certificate: {why}"),
+            Some(why) => format!("the peer rejects this host's certificate: {why}"),
             None => return error,
         },
         _ => return error,
@@ -58,7 +58,7 @@ pub fn in_our_words(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), said)
 }
 
-/// In our words if who is at `address` turned out not to be `peer`; else the error as it is.
+/// Explains that the host at `address` is not `peer`; other errors stay as they are.
 pub fn of_another(error: io::Error, address: SocketAddr, peer: &str) -> io::Error {
     use CertificateError::{NotValidForName, NotValidForNameContext};
     let is_another = |error: &Error| {
@@ -66,24 +66,24 @@ pub fn of_another(error: io::Error, address: SocketAddr, peer: &str) -> io::Erro
     };
     let said = match peer {
         _ if !tls_error(&error).is_some_and(is_another) => return error,
-        COORDINATOR => format!(
-            "at {address} is another host than the coordinator, by its certificate: see where that listens"
-        ),
+        COORDINATOR => {
+            format!("the certificate of {address} is not the coordinator's: check the coordinator's address")
+        }
         host => format!(
-            "at {address} is another host than `{host}`, by its certificate: if `{host}` is gone, `transhume host remove {host}` where the coordinator is; else each host needs the one that was issued for its own name"
+            "the certificate of {address} is not that of `{host}`: if `{host}` is gone, run `transhume host remove {host}` on the coordinator's machine, else give each host the certificate for its own name"
         ),
     };
     io::Error::new(error.kind(), said)
 }
 
-/// In our words if who has dialled says that the certificate is bad; else the error as it is. He says the same if it is good, and for
-/// another name than the one he looks for.
+/// Explains that a dialling peer rejects this host's certificate; other errors stay as they are. The peer sends the same alert if the certificate is valid for
+/// another name than the expected one.
 pub fn of_dialler(error: io::Error) -> io::Error {
     match tls_error(&error) {
         Some(Error::AlertReceived(AlertDescription::BadCertificate)) => io::Error::new(
             error.kind(),
-            "the other end looks for another host at this address, or does not believe this host's certificate: if one was here that is gone, \
-             `transhume host remove NAME` where the coordinator is, and `transhume hosts` lists it; else issue this one's certificate anew with \
+            "the peer expects another host at this address, or rejects this host's certificate: if this address belonged to a host that is gone, \
+             run `transhume host remove NAME` on the coordinator's machine (`transhume hosts` lists it), else issue a new certificate for this host with \
              `transhume pki`",
         ),
         _ => error,
@@ -99,45 +99,45 @@ fn reason(error: &CertificateError) -> String {
         CertificateError::ExpiredContext { time, not_after } => {
             let (now, end) = (date(*time), date(*not_after));
             format!(
-                "it expired on {end}, and this host's clock says {now}: issue it anew, or set the clock if that is wrong"
+                "it expired on {end}, and this host's clock says {now}: issue a new one, or correct the clock"
             )
         }
         CertificateError::NotValidYetContext { time, not_before } => {
             let (now, begin) = (date(*time), date(*not_before));
             format!(
-                "it begins on {begin}, and this host's clock says {now}: set the clock if that is wrong, or issue it anew"
+                "it is valid from {begin}, and this host's clock says {now}: correct the clock, or issue a new one"
             )
         }
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-            "it was not issued by the authority of this host's `authority.pem`: take both from the same folder of `transhume pki`"
+            "it was not issued by the authority in this host's `authority.pem`: copy both from the same directory of `transhume pki`"
                 .into()
         }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            "it is for another name: each host needs the one that was issued for its own".into()
+            "it is for another name: give each host the certificate for its own name".into()
         }
-        error => format!("{error}: issue it anew with `transhume pki`"),
+        error => format!("{error}: issue a new one with `transhume pki`"),
     }
 }
 
-/// What the other end found, where an alert is about a certificate.
+/// The peer's finding, if its alert is about a certificate.
 fn told(alert: AlertDescription) -> Option<&'static str> {
     match alert {
-        // Also said of what is not yet valid.
+        // This alert also reports a certificate that is not yet valid.
         AlertDescription::CertificateExpired => Some(
-            "by its clock that has expired, or is not yet valid: issue it anew, or set the clock that is wrong",
+            "by its clock, the certificate has expired or is not yet valid: issue a new one, or correct the clock",
         ),
-        AlertDescription::UnknownCA | AlertDescription::DecryptError => {
-            Some("it knows another authority: take both hosts' files from the same folder of `transhume pki`")
-        }
+        AlertDescription::UnknownCA | AlertDescription::DecryptError => Some(
+            "it has another authority: copy both hosts' files from the same directory of `transhume pki`",
+        ),
         AlertDescription::BadCertificate
         | AlertDescription::CertificateUnknown
         | AlertDescription::CertificateRequired
-        | AlertDescription::UnsupportedCertificate => Some("issue it anew with `transhume pki`"),
+        | AlertDescription::UnsupportedCertificate => Some("issue a new one with `transhume pki`"),
         _ => None,
     }
 }
 
-/// The day, as 2026-11-23.
+/// The date, as 2026-11-23.
 fn date(time: UnixTime) -> String {
     const LAST: u64 = 253_402_300_799;
     let since = Duration::from_secs(time.as_secs().min(LAST));

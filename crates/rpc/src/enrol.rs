@@ -1,4 +1,4 @@
-//! How a machine with a join token gets a certificate.
+//! Enrolment: a machine with a join token gets a certificate.
 //!
 //! ```text
 //! machine, without a certificate          coordinator, known by the token's fingerprint
@@ -6,7 +6,7 @@
 //!  │◀──────────── Granted{certificate, …}   │   or Refused{reason}
 //! ```
 //!
-//! The machine's private key stays there. The connection ends after the answer, and nothing else can be said on it.
+//! The machine's private key stays on the machine. The connection ends after the answer and carries nothing else.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,39 +18,39 @@ use tokio::time::timeout;
 use crate::token::JoinToken;
 use crate::{frame, pinned, pki};
 
-/// Raised when a message changes its meaning or layout.
+/// Incremented when a message changes its meaning or layout.
 pub const VERSION: u16 = 1;
 
-/// The longest request, in bytes: one who may be anybody takes no more room than that.
+/// The longest request in bytes, to bound the memory for unauthenticated clients.
 pub const MAX_REQUEST: usize = 4096;
 
-/// How long each side may take to say something.
+/// Time limit for each message.
 pub const LIMIT: Duration = Duration::from_secs(5);
 
-/// What the machine says.
+/// The machine's request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
     /// [`VERSION`] of the sender.
     pub version: u16,
-    /// The token's.
+    /// The secret of the token.
     pub secret: [u8; 16],
-    /// A certificate signing request in DER, for the host's name alone.
+    /// A certificate signing request in DER, for the host's name only.
     pub signing_request: Vec<u8>,
 }
 
-/// What the coordinator says.
+/// The coordinator's answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
-    /// The machine may join.
+    /// The machine has joined.
     Granted(Certificates),
-    /// It may not.
+    /// The machine was refused.
     Refused {
-        /// Why, as [`wire::reason`](crate::wire::reason) makes it.
+        /// The reason, as [`wire::reason`](crate::wire::reason) makes it.
         reason: String,
     },
 }
 
-/// What a machine needs beside its key, in PEM.
+/// The certificates of a machine, in PEM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Certificates {
     /// Its own.
@@ -59,16 +59,16 @@ pub struct Certificates {
     pub authority: String,
 }
 
-/// Why a machine has no certificate.
+/// Why a machine got no certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum EnrolError {
-    /// Nobody is there.
+    /// No answer.
     #[error("{0} does not answer: {1}")]
     Silent(SocketAddr, #[source] io::Error),
-    /// Somebody else is there.
-    #[error("what answers at {0} is not the coordinator of this token: {1}")]
+    /// The server is not the coordinator of the token.
+    #[error("the server at {0} is not the coordinator of this token: {1}")]
     Stranger(SocketAddr, #[source] io::Error),
-    /// The coordinator refuses.
+    /// The coordinator refused.
     #[error("{0}")]
     Refused(String),
 }
@@ -80,7 +80,7 @@ impl EnrolError {
     }
 }
 
-/// Gets a certificate for `signing_request`, which is in DER.
+/// Requests a certificate with `signing_request`, which is in DER.
 ///
 /// # Errors
 /// See [`EnrolError`].
@@ -103,7 +103,7 @@ pub async fn enrol(token: &JoinToken, signing_request: Vec<u8>) -> Result<Certif
             Ok(certificates)
         }
         Answer::Granted(_) => {
-            let error = io::Error::other("the authority that it names is another one");
+            let error = io::Error::other("its certificate authority differs from the token's");
             Err(EnrolError::Stranger(address, error))
         }
     }

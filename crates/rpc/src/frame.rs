@@ -1,4 +1,4 @@
-//! Frames: a length of four bytes, little-endian, and as many bytes. A message is a frame in postcard encoding.
+//! Frames: a length of four bytes, little-endian, followed by that many bytes. A message is a frame in postcard encoding.
 
 use std::io;
 
@@ -20,15 +20,15 @@ pub async fn write(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::
     stream.write_all(bytes).await
 }
 
-/// Reads one frame into `buffer`; `false` if the stream has ended before it.
+/// Reads one frame into `buffer`; returns `false` if the stream ends before it.
 ///
 /// # Errors
-/// `UnexpectedEof` if it has ended within it; `InvalidData` past [`MAX_FRAME`]; otherwise the stream's.
+/// `UnexpectedEof` if the stream ends within the frame; `InvalidData` past [`MAX_FRAME`]; otherwise the stream's.
 pub async fn read(stream: &mut (impl AsyncRead + Unpin), buffer: &mut Vec<u8>) -> io::Result<bool> {
     read_within(stream, buffer, MAX_FRAME).await
 }
 
-/// As [`read()`], but no frame longer than `most` bytes.
+/// Like [`read()`], with a limit of `most` bytes per frame.
 async fn read_within(
     stream: &mut (impl AsyncRead + Unpin),
     buffer: &mut Vec<u8>,
@@ -65,12 +65,12 @@ pub async fn send<M: Serialize>(stream: &mut (impl AsyncWrite + Unpin), message:
 /// Reads the message in the next frame.
 ///
 /// # Errors
-/// `UnexpectedEof` if the stream has ended; `InvalidData` if the frame is no such message.
+/// `UnexpectedEof` if the stream has ended; `InvalidData` if the frame is malformed.
 pub async fn receive<M: DeserializeOwned>(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<M> {
     receive_within(stream, MAX_FRAME).await
 }
 
-/// As [`receive()`], from somebody who is not to take more room than `most` bytes.
+/// Like [`receive()`], with a limit of `most` bytes, for unauthenticated peers.
 ///
 /// # Errors
 /// As [`receive()`]; `InvalidData` if the frame is longer.
@@ -85,12 +85,12 @@ pub async fn receive_within<M: DeserializeOwned>(
     decode(&buffer)
 }
 
-/// The end of a stream where more should come.
+/// The error for a stream that ends too early.
 pub(crate) fn cut() -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, "the connection was cut")
 }
 
-/// The frame for `message`.
+/// Encodes `message`.
 ///
 /// # Errors
 /// `InvalidInput` if it cannot be encoded.
@@ -98,10 +98,10 @@ pub fn encode<M: Serialize>(message: &M) -> io::Result<Vec<u8>> {
     postcard::to_stdvec(message).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
 }
 
-/// The message in `bytes`.
+/// Decodes the message in `bytes`.
 ///
 /// # Errors
-/// `InvalidData` if they are not exactly one such message.
+/// `InvalidData` if they are not exactly one message.
 pub fn decode<M: DeserializeOwned>(bytes: &[u8]) -> io::Result<M> {
     match postcard::take_from_bytes(bytes) {
         Ok((message, [])) => Ok(message),
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_end_within_a_message_and_instead_of_one_is_a_cut_connection() {
+    async fn early_end_of_stream_is_unexpected_eof() {
         for sent in [&[][..], &[9], &[9, 0, 0, 0, 1]] {
             let (mut near, mut far) = tokio::io::duplex(64);
             near.write_all(sent).await.unwrap();
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_frame_that_is_too_long_is_refused_before_it_is_read() {
+    async fn rejects_too_long_frames_before_reading_them() {
         let (mut near, mut far) = tokio::io::duplex(64);
         near.write_all(&u32::MAX.to_le_bytes()).await.unwrap();
         let error = read(&mut far, &mut Vec::new()).await.unwrap_err();

@@ -1,19 +1,19 @@
-//! How the coordinator and the nodes reach each other.
+//! Connections between the coordinator and the nodes.
 //!
-//! Everything between hosts, except the RDMA data itself, goes over TCP with TLS 1.3, and both ends show a
-//! certificate of the cluster's own authority. Who speaks is the name in the certificate, not an address, and
-//! not what a message says.
+//! All traffic between hosts, except RDMA data, uses TCP with TLS 1.3, and both ends present a
+//! certificate of the cluster's own authority. A peer is identified by the name in its certificate, not by its address or
+//! its messages.
 //!
 //! * [`pki`]: the authority and its certificates, as files.
-//! * [`token`]: what a machine joins with. [`enrol`]: how it gets its certificate by that.
-//! * [`tls`]: connections whose other end is known by name. `disbelief`: why one is not believed.
-//! * [`removed`]: hosts that take no part any more, whatever certificate they show.
+//! * [`token`]: join tokens. [`enrol`]: a machine gets its certificate with a token.
+//! * [`tls`]: connections to peers that are authenticated by name. `disbelief`: explains rejected certificates.
+//! * [`removed`]: revocation of certificates.
 //! * [`frame`]: messages on a connection, with a limit on their size.
-//! * [`channel`]: a connection that carries messages both ways and notices when the other end is lost.
+//! * [`channel`]: a connection for messages in both directions that detects the loss of the peer.
 //! * [`datagrams`]: a connection that carries datagrams.
-//! * [`lobby`]: room for connections that have not yet said who they are.
-//! * [`call`]: questions and their answers over a channel.
-//! * [`daemon`]: what both daemons do when they panic.
+//! * [`lobby`]: limits for unauthenticated connections.
+//! * [`call`]: questions and answers over a channel.
+//! * [`daemon`]: aborts a daemon that panics.
 //! * [`wire`]: the messages. [`net`]: those about the overlay.
 
 pub mod call;
@@ -39,15 +39,15 @@ pub use channel::{Closed, Encoded, Inbox, Outbox};
 pub use rustls::Error as TlsError;
 pub use tls::{Endpoint, Stream};
 
-/// The coordinator's name in its certificate. No host may have it.
+/// The coordinator's name in its certificate; it is reserved.
 pub const COORDINATOR: &str = "coordinator";
 
-/// What helps a daemon that cannot listen where it was told to.
+/// The remedy for a daemon that cannot listen on its address.
 #[must_use]
 pub fn listen_remedy(error: &std::io::Error) -> &'static str {
     match error.kind() {
-        ErrorKind::AddrNotAvailable => "take an address of this host: `ip address` lists them",
-        ErrorKind::AddrInUse => "take another port: `ss -ltnp` says who listens there",
+        ErrorKind::AddrNotAvailable => "use an address of this host: `ip address` lists them",
+        ErrorKind::AddrInUse => "use another port: `ss -ltnp` shows the program that listens on this one",
         _ => "",
     }
 }

@@ -1,7 +1,7 @@
-//! Room for connections that have not yet said who they are.
+//! Limits for unauthenticated connections.
 //!
-//! Instances reach the addresses of their hosts. So other hosts have room of their own, which a program that
-//! connects in a loop cannot take from them.
+//! Instances can connect to their hosts' addresses. Known hosts have a separate limit, so that a program that
+//! connects in a loop cannot exhaust it.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -10,24 +10,24 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The most connections from other hosts.
+/// The most connections from known hosts.
 const HOSTS: usize = 1024;
 
-/// The most from elsewhere: hosts that are not yet known, or come from another of their addresses.
+/// The most connections from other addresses: unknown hosts, or hosts at another of their addresses.
 const OTHERS: usize = 128;
 
-/// The most of these from one address: a program that connects in a loop, from its instance's, leaves room for
-/// a host that the daemon has yet to hear of.
+/// The most of these from one address, so that a program that connects in a loop from its instance leaves room for
+/// unknown hosts.
 const FROM_ONE: usize = 16;
 
-/// Before the next connection is looked at when one had no room, or could not be accepted: who connects in a loop
-/// does not make a daemon do the same.
+/// Pause after a connection was dropped for a limit, or could not be accepted: a client that connects in a loop
+/// must not make the daemon loop as well.
 pub const PAUSE: Duration = Duration::from_millis(2);
 
-/// How many connections each address has among the others.
+/// Number of connections of each unknown address.
 type Guests = Arc<Mutex<HashMap<IpAddr, usize>>>;
 
-/// The room at one port.
+/// The limits of one port.
 #[derive(Debug)]
 pub struct Lobby {
     hosts: Arc<Semaphore>,
@@ -35,7 +35,7 @@ pub struct Lobby {
     guests: Guests,
 }
 
-/// Room for one connection, until it is dropped.
+/// A permit for one connection; dropping it releases the permit.
 #[derive(Debug)]
 pub struct Place {
     _room: OwnedSemaphorePermit,
@@ -43,14 +43,14 @@ pub struct Place {
 }
 
 impl Lobby {
-    /// With all of its room free.
+    /// A lobby without connections.
     #[must_use]
     pub fn new() -> Self {
         let room = |size| Arc::new(Semaphore::new(size));
         Self { hosts: room(HOSTS), others: room(OTHERS), guests: Guests::default() }
     }
 
-    /// Room for a connection from `address`, which is a known host's or not; `None` if there is none.
+    /// A permit for a connection from `address`; `is_host` says whether it is a known host's. `None` if a limit is reached.
     #[must_use]
     pub fn enter(&self, address: IpAddr, is_host: bool) -> Option<Place> {
         if is_host {

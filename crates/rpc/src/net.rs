@@ -1,4 +1,4 @@
-//! What the coordinator and the nodes say to each other of the overlay, and nodes among themselves.
+//! Messages about the overlay, between the coordinator and the nodes, and between nodes.
 //!
 //! ```text
 //! coordinator                 node          node that dials ══ TLS ══ node that listens
@@ -19,51 +19,51 @@ use overlay::switch::Entry;
 use overlay::topology::{NodeId, Topology, Version};
 use serde::{Deserialize, Serialize};
 
-/// From the coordinator to a node.
+/// A message from the coordinator to a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToNode {
-    /// Take this topology, make its tunnels, and say when it is installed.
+    /// Install this topology and its tunnels, and confirm the installation.
     Install {
-        /// Which overlay it is of: a number that no other one has. What is known of another one is void.
+        /// The id of the overlay. Knowledge about another overlay is void.
         overlay: u64,
         /// The topology.
         topology: Topology,
-        /// Links on which datagrams are not sealed: their ends, the lower number first.
+        /// Links whose datagrams are not encrypted: their ends, the lower number first.
         plain: Vec<(NodeId, NodeId)>,
-        /// What its nodes are called.
+        /// The names of its nodes.
         hosts: Vec<(NodeId, HostName)>,
     },
-    /// Send by this one from now on.
+    /// Use this topology from now on.
     Use {
-        /// Which.
+        /// Its version.
         version: Version,
     },
-    /// What is to be plugged in, and nothing else.
+    /// The complete list of devices to attach.
     Devices {
-        /// All of it, but for what moves.
+        /// All devices except those that are moving.
         devices: Vec<Device>,
-        /// Stations that are moving to the node or away from it: they stay as they are.
+        /// Stations that are moving to the node or away from it; their devices stay unchanged.
         moving: Vec<Mac>,
     },
-    /// The device that the node has asked for cannot be plugged in.
+    /// The device that the node has requested cannot be attached.
     NotPlugged {
-        /// Why, as [`reason`](crate::wire::reason) makes it.
+        /// The reason, as [`reason`](crate::wire::reason) makes it.
         reason: String,
     },
-    /// Where all stations are, in parts.
+    /// The locations of all stations, in several messages.
     Stations {
         /// At most [`MOST_STATIONS`] of them.
         entries: Vec<Entry>,
-        /// Said with the last part: what a node knows with an earlier epoch, and was in no part, is gone.
+        /// Set in the last message: known stations with an earlier epoch that were in none of the messages are gone.
         all_until: Option<Epoch>,
     },
-    /// Where a new station is.
+    /// The location of a new station.
     Station(Entry),
-    /// A station is no more.
+    /// A station was removed.
     Withdraw {
         /// Which.
         mac: Mac,
-        /// Higher than all that it had.
+        /// Higher than all its epochs.
         epoch: Epoch,
     },
 }
@@ -71,19 +71,19 @@ pub enum ToNode {
 /// The most stations in one message.
 pub const MOST_STATIONS: usize = 1000;
 
-/// A network device that a node makes and plugs in.
+/// A network device that a node makes and attaches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
     /// Its name.
     pub name: String,
     /// Its MAC.
     pub mac: Mac,
-    /// What it is for.
+    /// Its kind.
     pub kind: DeviceKind,
 }
 
 impl Device {
-    /// The same for people, as long as nothing is known of how it is.
+    /// The device as users see it, without its state.
     #[must_use]
     pub fn describe(&self) -> NetDevice {
         let (kind, bridge, address, mtu_bytes) = match self.kind.clone() {
@@ -110,7 +110,7 @@ impl Device {
     }
 }
 
-/// An instance's network device for people, as long as nothing is known of how it is.
+/// An instance's network device as users see it, without its state.
 #[must_use]
 pub fn describe_nic(name: &InstanceName, network: &Network) -> NetDevice {
     NetDevice {
@@ -129,36 +129,36 @@ pub fn describe_nic(name: &InstanceName, network: &Network) -> NetDevice {
     }
 }
 
-/// What a device is for. The coordinator notes it so in its store, in which what was noted before has to stay readable: what is
-/// new comes last.
+/// The kind of a device. The coordinator stores it, and must be able to read old values: new
+/// variants are added at the end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeviceKind {
-    /// A station's: its MAC is one.
+    /// A station, with its MAC.
     Station {
         /// Its address with its prefix.
         address: Option<String>,
         /// Its MTU, in bytes.
         mtu: u32,
     },
-    /// It puts the overlay on the LAN of a bridge.
+    /// A proxy, which connects the overlay to the LAN of a bridge.
     Proxy {
         /// The bridge.
         bridge: String,
     },
-    /// A station's, in a network namespace of the host.
+    /// A station in a network namespace of the host.
     Contained {
-        /// The namespace's name, as `ip netns` knows it.
+        /// The namespace's name, as in `ip netns`.
         netns: String,
         /// Its address with its prefix.
         address: Option<String>,
         /// Its MTU, in bytes.
         mtu: u32,
     },
-    /// A station's: a persistent TAP of the host, which has its MAC already, and keeps what else it has.
+    /// A station on an existing persistent TAP of the host, which keeps its MAC and its configuration.
     Adopted {
-        /// The network namespace in which it is, as [`Self::Contained`] has it.
+        /// The network namespace of the TAP, as in [`Self::Contained`].
         netns: Option<String>,
-        /// The MTU, in bytes, that it had when it was plugged in.
+        /// Its MTU in bytes when it was attached.
         mtu: u32,
     },
 }
@@ -173,7 +173,7 @@ pub struct FoundTap {
 }
 
 impl DeviceKind {
-    /// The name of the network namespace in which the device is, if that is not the node's own.
+    /// The network namespace of the device, if it is not the node's own.
     #[must_use]
     pub fn netns(&self) -> Option<&str> {
         match self {
@@ -184,22 +184,22 @@ impl DeviceKind {
     }
 }
 
-/// From a node to the coordinator.
+/// A message from a node to the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromNode {
-    /// It can forward what others send by this topology.
+    /// The node has installed the topology and can forward frames with it.
     Installed {
-        /// Which.
+        /// Its version.
         version: Version,
     },
-    /// It cannot, and tries again.
+    /// The installation failed; the node tries again.
     NotInstalled {
-        /// Which.
+        /// Its version.
         version: Version,
-        /// Why, as [`reason`](crate::wire::reason) makes it.
+        /// The reason, as [`reason`](crate::wire::reason) makes it.
         reason: String,
     },
-    /// It is to have this station's device, and no longer one by its former name. Said each time that it is connected.
+    /// The node requests this station's device, in place of one with its former name. Repeated at each connection.
     Own {
         /// The device's name.
         device: String,
@@ -207,89 +207,89 @@ pub enum FromNode {
         address: Option<String>,
         /// Its MTU, in bytes.
         mtu: u32,
-        /// What it was called before, if it was.
+        /// Its former name, if any.
         former: Option<String>,
     },
-    /// It uses an offload no more, which misbehaves.
+    /// The node has switched off a failing offload.
     SwitchedOff(NetSwitchedOff),
 }
 
-/// What the coordinator asks of a node.
+/// A question of the coordinator to a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Question {
-    /// How is the overlay?
+    /// The state of the overlay.
     State,
-    /// Where are MACs? At most [`MOST_MACS`](Self::MOST_MACS) are said.
+    /// The locations of MACs; at most [`MOST_MACS`](Self::MOST_MACS) per answer.
     Macs {
-        /// The number of the first that is to be said.
+        /// The index of the first one.
         first: usize,
     },
-    /// Where is this MAC? It is said as an answer to [`Self::Macs`], once for each VLAN.
+    /// The location of a MAC. Answered like [`Self::Macs`], once per VLAN.
     Find {
-        /// Which.
+        /// The MAC.
         mac: Mac,
     },
-    /// Who has sent how much to whom? At most [`MOST_FLOWS`](Self::MOST_FLOWS) are said, and the rest as one.
+    /// The traffic matrix; at most [`MOST_FLOWS`](Self::MOST_FLOWS) flows, and the rest as one.
     Matrix {
-        /// In how many seconds.
+        /// The time window in seconds.
         window_s: u64,
     },
-    /// Is there a persistent TAP already?
+    /// Whether a persistent TAP exists.
     Look {
-        /// By this name.
+        /// Its name.
         device: String,
-        /// In the network namespace of this name, or in the node's own.
+        /// Its network namespace; none means the node's own.
         netns: Option<String>,
     },
-    /// Is all done that was said before?
+    /// Whether all earlier messages have been processed.
     UpToDate,
-    /// Make this device, and plug it in.
+    /// Make this device and attach it.
     Attach(Device),
-    /// Make this station's device, which is to run only when the station has moved here.
+    /// Make this station's device, but keep it muted until the station has moved here.
     Prepare {
         /// The device.
         device: Device,
-        /// The epoch that the station is to have here.
+        /// The epoch of the station here.
         epoch: Epoch,
     },
-    /// A station that moves away says nothing more, and what comes for it is kept.
+    /// Mute a station that moves away, and buffer frames for it.
     Pause {
-        /// Which.
+        /// Its MAC.
         mac: Mac,
     },
-    /// A station has another place from now on.
+    /// A station has a new location.
     Commit(Entry),
-    /// A station that has moved here runs from now on.
+    /// Unmute a station that has moved here.
     Resume {
-        /// Which.
+        /// Its MAC.
         mac: Mac,
     },
 }
 
 impl Question {
-    /// How many MACs are said: they fit into a frame.
+    /// The most MACs per answer; they fit into a frame.
     pub const MOST_MACS: usize = 10_000;
 
-    /// How many pairs of MACs are said.
+    /// The most pairs of MACs per answer.
     pub const MOST_FLOWS: usize = 4096;
 
-    /// Whether it asks how things are, and no more.
+    /// Whether the question only reads the present state.
     #[must_use]
     pub fn is_about_the_present(&self) -> bool {
         matches!(self, Self::State | Self::Macs { .. } | Self::Find { .. } | Self::Matrix { .. })
     }
 }
 
-/// What the ends of a tunnel's connection say first, the one that has dialled before the other. What follows are
+/// The first message on a tunnel's connection, from the dialling end first. It is followed by
 /// [`datagrams`](crate::datagrams).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// The number by which the sender knows the session.
+    /// The sender's number of the session.
     pub session: u32,
-    /// Where the sender receives datagrams, at the address at which it is known.
+    /// The port at which the sender receives datagrams, at its known address.
     pub port: u16,
-    /// Whether the coordinator says that datagrams need not be sealed. They are unless both ends say so.
+    /// Whether the coordinator allows datagrams without encryption. Both ends must agree.
     pub plain: bool,
-    /// Whether the sender's kernel can carry frames on a link that is not sealed. It does if both ends say so.
+    /// Whether the sender's kernel can forward frames on an unencrypted link. Both ends must agree.
     pub kernel: bool,
 }

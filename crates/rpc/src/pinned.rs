@@ -1,4 +1,4 @@
-//! Connections of somebody who has no certificate yet, to a coordinator of which he knows the authority's fingerprint.
+//! Connections of a machine without a certificate to a coordinator whose authority's fingerprint it knows.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use crate::COORDINATOR;
 use crate::tls::{CONNECT_LIMIT, Stream};
 use crate::token::Fingerprint;
 
-/// An encrypted connection over `tcp` to the coordinator whose authority is known by `authority`.
+/// Connects over `tcp` to the coordinator with the authority of this fingerprint.
 pub async fn connect(tcp: TcpStream, authority: Fingerprint) -> io::Result<Stream> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier = Arc::new(Pinned { authority, provider: provider.clone() });
@@ -33,12 +33,12 @@ pub async fn connect(tcp: TcpStream, authority: Fingerprint) -> io::Result<Strea
     Ok(Stream::to_acquaintance(timeout(CONNECT_LIMIT, connecting).await??.into()))
 }
 
-/// A connection to `address`.
+/// A TCP connection to `address`.
 pub async fn dial(address: SocketAddr) -> io::Result<TcpStream> {
     timeout(CONNECT_LIMIT, TcpStream::connect(address)).await?
 }
 
-/// Believes what has been issued by the one authority with the right fingerprint, which the server shows as well.
+/// Accepts certificates of the one authority with the right fingerprint, whose certificate the server sends too.
 #[derive(Debug)]
 struct Pinned {
     authority: Fingerprint,
@@ -70,7 +70,7 @@ impl ServerCertVerifier for Pinned {
         _certificate: &CertificateDer<'_>,
         _signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        Err(Error::General("only TLS 1.3 is spoken".into()))
+        Err(Error::General("only TLS 1.3 is supported".into()))
     }
 
     fn verify_tls13_signature(

@@ -5,8 +5,8 @@
 //! | `authority.pem`, `authority.key` | the authority; the key is needed only to issue |
 //! | `NAME.pem`, `NAME.key` | a host's, or the coordinator's |
 //!
-//! A host needs `authority.pem` and its own two files, and no others. Certificates do not expire and were always valid, so
-//! that no clock can be wrong; to shut a host out, it is [`removed`](crate::removed). Those of another authority may be used,
+//! A host needs `authority.pem` and its own two files only. Certificates do not expire and have no start date, so
+//! that wrong clocks do not matter; [`removed`](crate::removed) revokes them. Certificates of another authority may be used too,
 //! and may expire.
 
 use std::collections::BTreeSet;
@@ -38,42 +38,42 @@ pub enum PkiError {
     /// A file cannot be read or written.
     #[error("{}: {source}", path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// A certificate or key is not where it should be.
+    /// A certificate or key is missing.
     #[error(
-        "{} is missing: issue it with `transhume pki`, or say with `--pki` in which folder it is",
+        "{} is missing: issue it with `transhume pki`, or pass its directory with `--pki`",
         .0.display()
     )]
     Missing(PathBuf),
-    /// A file is there already, and is not replaced.
-    #[error("{} exists already; choose another directory, or remove it first", .0.display())]
+    /// A file exists already and is not replaced.
+    #[error("{} already exists: choose another directory, or delete the file", .0.display())]
     Exists(PathBuf),
-    /// A file does not hold what it should.
-    #[error("{} holds no usable certificate or key: {reason}", path.display())]
+    /// A file has invalid contents.
+    #[error("{} does not contain a usable certificate or key: {reason}", path.display())]
     Unusable {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The reason, with the remedy.
         reason: String,
     },
-    /// A name that no certificate can have.
+    /// An invalid name for a certificate.
     #[error(
-        "{0:?} cannot be a host's name: choose one whose parts between dots are of letters, digits, '-' and '_', and whose last is no number"
+        "{0:?} is not a valid host name: use letters, digits, '-', '_' and dots, and do not end with a number"
     )]
     BadName(String),
-    /// Keys or certificates cannot be made.
-    #[error("no certificate was made: {0}")]
+    /// The creation of keys or certificates failed.
+    #[error("cannot create a certificate: {0}")]
     Generation(#[from] rcgen::Error),
 }
 
-/// What is wrong with a file that cannot be read as what it should hold.
-const DAMAGED: &str = "it is damaged: copy it again, or issue it anew with `transhume pki`";
+/// The reason and remedy for a file with invalid contents.
+const DAMAGED: &str = "it is damaged: copy it again, or issue a new one with `transhume pki`";
 
-/// Makes a new authority in `directory`, which is made if it does not exist.
+/// Creates a new authority in `directory`, which is created if it does not exist.
 ///
 /// # Errors
 /// If there is one already, or files cannot be written.
@@ -84,8 +84,8 @@ pub fn create_authority(directory: &Path) -> Result<(), PkiError> {
     write_pair(directory, AUTHORITY, &certificate.pem(), &key.serialize_pem())
 }
 
-/// Issues a certificate for `name` (a host, or [`COORDINATOR`](crate::COORDINATOR)) by the authority in
-/// `directory`, and puts it there.
+/// Issues a certificate for `name` (a host, or [`COORDINATOR`](crate::COORDINATOR)) with the authority in
+/// `directory`, and stores it there.
 ///
 /// # Errors
 /// If there is no authority, `name` has a certificate already, or files cannot be written.
@@ -96,46 +96,46 @@ pub fn issue(directory: &Path, name: &str) -> Result<(), PkiError> {
     write_pair(directory, name, &certificate.pem(), &key.serialize_pem())
 }
 
-/// The key of a machine that is to ask for a certificate, in PEM.
+/// Creates the key for a certificate request, in PEM.
 ///
 /// # Errors
-/// If none can be made.
+/// If the creation fails.
 pub fn new_key() -> Result<String, PkiError> {
     Ok(KeyPair::generate()?.serialize_pem())
 }
 
-/// What a machine asks with for a certificate as `name`: a signing request in DER. `key` is in PEM.
+/// Makes a certificate signing request for `name`, in DER. `key` is in PEM.
 ///
 /// # Errors
-/// If no host can be called that, or the key is none.
+/// If the name or the key is invalid.
 pub fn signing_request(key: &str, name: &str) -> Result<Vec<u8>, PkiError> {
     check_name(name)?;
     let parameters = CertificateParams::new(vec![name.to_owned()])?;
     Ok(parameters.serialize_request(&KeyPair::from_pem(key)?)?.der().to_vec())
 }
 
-/// Why somebody who may join does not get the certificate that he asks for.
+/// Why a valid applicant gets no certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum CertifyError {
-    /// It is no signing request for one name that a host can have, with a key of the kind that hosts have.
-    #[error("what it sends asks for no host's certificate")]
+    /// The request is not for exactly one valid host name, with a key of the supported kind.
+    #[error("the signing request is not for a host's certificate")]
     NoHost,
     /// Another host has the name.
-    #[error("there is a host `{0}` already")]
+    #[error("a host `{0}` already exists")]
     Taken(HostName),
-    /// The authority or its folder.
+    /// An error of the authority or its directory.
     #[error(transparent)]
     Pki(#[from] PkiError),
 }
 
-/// Who asks for a certificate: for a name, and with a key that he has shown to have.
+/// An applicant: the requested name, and the key that the request proves.
 pub struct Applicant {
     host: HostName,
     key: rcgen::PublicKey,
 }
 
 impl Applicant {
-    /// Who has made `signing_request`. Of all that is in it name and key are looked at.
+    /// Verifies `signing_request`, and takes only the name and the key from it.
     ///
     /// # Errors
     /// [`CertifyError::NoHost`].
@@ -162,8 +162,8 @@ impl Applicant {
     }
 }
 
-/// Issues a certificate to `applicant` by the authority in `directory`, and keeps a copy there. Who asks again with the same key
-/// gets the same one; who has another key, nothing, unless the name `is_free` whoever had it.
+/// Issues a certificate to `applicant` with the authority in `directory`, and stores a copy there. A repeated request with the same key
+/// gets the same certificate; one with another key fails, unless the name `is_free`.
 ///
 /// # Errors
 /// See [`CertifyError`].
@@ -189,7 +189,7 @@ pub fn certify(directory: &Path, applicant: &Applicant, is_free: bool) -> Result
     Ok(Certificates { own, authority: authority(directory)? })
 }
 
-/// The key of the certificate of `host` that is kept in `directory`, if there is one.
+/// The key in the stored certificate of `host` in `directory`, if there is one.
 #[must_use]
 pub fn key_of(directory: &Path, host: &HostName) -> Option<KeyId> {
     let path = copy_of(directory, host);
@@ -197,7 +197,7 @@ pub fn key_of(directory: &Path, host: &HostName) -> Option<KeyId> {
     Some(KeyId::of(&public_key(&path, &issued).ok()?))
 }
 
-/// The hosts of which certificates are kept in `directory`.
+/// The hosts with stored certificates in `directory`.
 #[must_use]
 pub fn certified(directory: &Path) -> BTreeSet<HostName> {
     let paths = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -206,10 +206,10 @@ pub fn certified(directory: &Path) -> BTreeSet<HostName> {
     names.filter(|host| check_name(host.as_str()).is_ok() && host.as_str() != COORDINATOR).collect()
 }
 
-/// Keeps the certificate of `host` in `directory` no longer, if there is one.
+/// Deletes the stored certificate of `host` in `directory`, if there is one.
 ///
 /// # Errors
-/// If it cannot be removed.
+/// If it cannot be deleted.
 pub fn forget(directory: &Path, host: &HostName) -> Result<(), PkiError> {
     let path = copy_of(directory, host);
     match fs::remove_file(&path) {
@@ -222,8 +222,8 @@ fn copy_of(directory: &Path, host: &HostName) -> PathBuf {
     directory.join(format!("{host}.pem"))
 }
 
-/// The name in a signing request, if it is one, and a host's. Others compare such names without regard to case, so all are in
-/// small letters.
+/// The name in a signing request, if it is a single host name. Names are compared without regard to case, so all are in
+/// lower case.
 fn sole_name(parameters: &CertificateParams) -> Option<HostName> {
     let [SanType::DnsName(name)] = &parameters.subject_alt_names[..] else { return None };
     let name = name.as_str();
@@ -231,7 +231,7 @@ fn sole_name(parameters: &CertificateParams) -> Option<HostName> {
     HostName::new(name).ok().filter(|_| fits)
 }
 
-/// The key in a certificate, in DER.
+/// The public key in a certificate, in DER.
 fn public_key(path: &Path, certificate: &str) -> Result<Vec<u8>, PkiError> {
     let unusable = |reason: String| PkiError::Unusable { path: path.into(), reason };
     let der = CertificateDer::from_pem_slice(certificate.as_bytes())
@@ -249,15 +249,15 @@ pub fn authority(directory: &Path) -> Result<String, PkiError> {
     fs::read_to_string(&path).map_err(|source| PkiError::File { path, source })
 }
 
-/// By what a certificate in PEM is known.
+/// The fingerprint of a certificate in PEM.
 ///
 /// # Errors
-/// If it is none.
+/// If it is malformed.
 pub fn fingerprint(certificate: &str) -> Result<Fingerprint, rustls::pki_types::pem::Error> {
     Ok(Fingerprint::of(&CertificateDer::from_pem_slice(certificate.as_bytes())?))
 }
 
-/// Puts what a machine has got, with its key, which is in PEM, into `directory`, as [`Identity::load`] finds it there.
+/// Stores the certificates and the key, which is in PEM, in `directory`, where [`Identity::load`] finds them.
 ///
 /// # Errors
 /// If files cannot be written.
@@ -283,7 +283,7 @@ fn issuer(directory: &Path) -> Result<Issuer<'static, KeyPair>, PkiError> {
     Ok(Issuer::new(authority_parameters()?, key))
 }
 
-/// What is in a host's certificate beside its key.
+/// The contents of a host's certificate except its key.
 fn parameters(name: &str) -> Result<CertificateParams, PkiError> {
     let mut parameters = always_valid(vec![name.to_owned()])?;
     parameters.distinguished_name = common_name(name);
@@ -293,7 +293,7 @@ fn parameters(name: &str) -> Result<CertificateParams, PkiError> {
     Ok(parameters)
 }
 
-/// Who somebody is, and whom he believes.
+/// A party's certificate, key and authority.
 pub struct Identity {
     pub(crate) name: String,
     pub(crate) certificate: CertificateDer<'static>,
@@ -305,7 +305,7 @@ impl Identity {
     /// The identity of `name` from `directory`.
     ///
     /// # Errors
-    /// If a file is missing or unusable, or others would not believe the certificate.
+    /// If a file is missing or unusable, or other hosts would reject the certificate.
     pub fn load(directory: &Path, name: &str) -> Result<Self, PkiError> {
         let identity = Self::read(directory, name)?;
         let Self { certificate, authority, key, .. } = &identity;
@@ -318,13 +318,13 @@ impl Identity {
             .map_err(|reason| unusable(&own, reason))?;
         if !is_key_of(key, certificate) {
             let reason =
-                format!("it is not that of {own}: copy both again, or issue both anew with `transhume pki`");
+                format!("it does not match {own}: copy both again, or issue new ones with `transhume pki`");
             return Err(unusable(&format!("{name}.key"), reason));
         }
         Ok(identity)
     }
 
-    /// The same, whether or not anybody would believe it.
+    /// Likewise, without checking whether other hosts would accept it.
     ///
     /// # Errors
     /// If a file is missing or unusable.
@@ -345,7 +345,7 @@ fn read<T, E>(path: &Path, parse: impl FnOnce(&[u8]) -> Result<T, E>) -> Result<
     parse(&bytes).map_err(|_| PkiError::Unusable { path: path.into(), reason: DAMAGED.into() })
 }
 
-/// Whether `key` is the one of `certificate`, as far as it is of a kind that is known here.
+/// Whether `key` matches `certificate`; true for kinds of keys that are not supported here.
 fn is_key_of(key: &PrivateKeyDer<'_>, certificate: &CertificateDer<'_>) -> bool {
     let (Ok(key), Ok(certificate)) = (KeyPair::try_from(key), webpki::EndEntityCert::try_from(certificate))
     else {
@@ -369,8 +369,8 @@ fn authority_parameters() -> Result<CertificateParams, PkiError> {
     Ok(parameters)
 }
 
-/// What is valid whatever a clock says: one without a battery begins with 1970, and RFC 5280 (section 4.1.2.5) calls the last
-/// second of 9999 no end.
+/// Parameters for a validity that no clock is outside of: a machine without a battery-backed clock starts in 1970, and RFC 5280 (section 4.1.2.5) defines the last
+/// second of 9999 as "no expiration".
 fn always_valid(names: Vec<String>) -> Result<CertificateParams, PkiError> {
     let mut parameters = CertificateParams::new(names)?;
     parameters.not_before = rcgen::date_time_ymd(1970, 1, 1);
@@ -405,7 +405,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_their_owners_alone() {
+    fn key_files_are_accessible_to_their_owner_only() {
         let directory = tempfile::tempdir().unwrap();
         create_authority(directory.path()).unwrap();
         issue(directory.path(), "h1").unwrap();
@@ -436,7 +436,7 @@ mod tests {
             ("authority.pem", no_certificate, "it is damaged"),
             ("authority.pem", cut, "it is damaged"),
             ("h1.pem", "", "it is damaged"),
-            ("h1.key", &another_key, "it is not that of h1.pem"),
+            ("h1.key", &another_key, "it does not match h1.pem"),
         ];
         for (file, text, why) in wrong {
             let path = directory.path().join(file);
@@ -449,14 +449,14 @@ mod tests {
         assert!(Identity::load(directory.path(), "h1").is_ok());
     }
 
-    /// An authority, and a key of somebody who wants to join.
+    /// An authority, and the key of an applicant.
     fn authority_and_key() -> (tempfile::TempDir, String) {
         let directory = tempfile::tempdir().unwrap();
         create_authority(directory.path()).unwrap();
         (directory, new_key().unwrap())
     }
 
-    /// What is answered to a signing request.
+    /// The answer to a signing request.
     fn certified(
         directory: &Path,
         request: &[u8],
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_gets_an_identity_for_the_key_that_stayed_with_him() {
+    fn applicant_gets_a_usable_identity_for_its_own_key() {
         let (directory, key) = authority_and_key();
         let (host, certificates) =
             certified(directory.path(), &signing_request(&key, "h1").unwrap(), false).unwrap();
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_given_once_and_again_for_the_same_key_only() {
+    fn a_name_is_certified_for_one_key_only() {
         let (directory, key) = authority_and_key();
         let ask =
             |key: &str, name: &str| certified(directory.path(), &signing_request(key, name).unwrap(), false);
@@ -504,7 +504,7 @@ mod tests {
         assert!(matches!(ask(&other, false), Err(CertifyError::Taken(_))));
         let second = ask(&other, true).unwrap();
         assert_ne!(key_of(directory.path(), host).unwrap(), had);
-        assert_eq!(ask(&other, true).unwrap(), second, "who asks again gets the same");
+        assert_eq!(ask(&other, true).unwrap(), second, "a repeated request gets the same");
         forget(directory.path(), host).unwrap();
         forget(directory.path(), host).unwrap();
         assert_eq!(key_of(directory.path(), host), None);
@@ -530,7 +530,7 @@ mod tests {
         assert!(matches!(Applicant::of(b"not a request"), Err(CertifyError::NoHost)));
         let (_, certificates) = ask(&["h1"]).unwrap();
         let der = CertificateDer::from_pem_slice(certificates.own.as_bytes()).unwrap();
-        // As an authority it would be no end entity's.
+        // As a CA certificate, it would be rejected as an end entity's.
         let authority = CertificateDer::from_pem_slice(certificates.authority.as_bytes()).unwrap();
         disbelief::of_own(&der, &authority, "h1", UnixTime::now()).unwrap();
     }
@@ -542,7 +542,7 @@ mod tests {
         for at in 0..request.len() {
             let mut changed = request.clone();
             changed[at] ^= 1;
-            // What is around the signed part may say the same in another way.
+            // Bytes outside the signed part may encode the same contents differently.
             if let Ok((host, certificates)) = certified(directory.path(), &changed, false) {
                 let key = KeyPair::from_pem(&key).unwrap().subject_public_key_info();
                 let certified = public_key(Path::new("h1.pem"), &certificates.own).unwrap();
@@ -551,11 +551,11 @@ mod tests {
         }
     }
 
-    /// What a clock may say: it counts from 1970, and the kernel's ends in 2232.
+    /// Extreme clock values: time counts from 1970, and the kernel's clock ends in 2232.
     const CLOCKS: [u64; 4] = [0, 1, 1_800_000_000, 8_277_292_036];
 
     #[test]
-    fn certificates_are_believed_whatever_a_clock_says() {
+    fn certificates_are_valid_at_any_clock_value() {
         let (directory, key) = authority_and_key();
         issue(directory.path(), "h1").unwrap();
         let issued = Identity::load(directory.path(), "h1").unwrap();
@@ -570,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_lead_elsewhere_are_refused() {
+    fn rejects_names_that_contain_paths() {
         let directory = tempfile::tempdir().unwrap();
         create_authority(directory.path()).unwrap();
         for name in ["../h1", "", "authority", "a b", "10.0.0.1"] {

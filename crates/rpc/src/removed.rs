@@ -1,10 +1,10 @@
-//! Hosts that were removed from the cluster, and the connections that end with them.
+//! Revocation: the list of removed hosts, and the end of their connections.
 //!
-//! A certificate says for ever who somebody is (see [`pki`](crate::pki)). Who takes no part any more is on a list that the
-//! coordinator keeps and all nodes have. It has names, since nobody knows of how many keys a certificate was issued for one: a name on it is
-//! nobody's, or, when it was given again, that of one key alone.
+//! Certificates do not expire (see [`pki`](crate::pki)), so removed hosts are on a revocation list that the
+//! coordinator maintains and all nodes have. It contains names, because several keys may have been certified for one name: a listed name is
+//! revoked for all keys or, if it was assigned again, for all keys but one.
 //!
-//! The [`Gate`] of an endpoint holds the list against each connection that is made, and against those that there are when
+//! The [`Gate`] of an endpoint checks each new connection against the list, and existing ones when
 //! the list changes.
 
 use std::collections::{BTreeMap, HashMap};
@@ -15,19 +15,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
 
-/// By what a host's key is known: BLAKE3 of the public key, as a certificate has it.
+/// Identifies a host's key: BLAKE3 of the public key in its certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyId([u8; 32]);
 
 impl KeyId {
-    /// That of a public key in DER (`SubjectPublicKeyInfo`).
+    /// The id of a public key in DER (`SubjectPublicKeyInfo`).
     #[must_use]
     pub fn of(public_key: &[u8]) -> Self {
         Self(*blake3::hash(public_key).as_bytes())
     }
 }
 
-/// Who is at the other end of a connection, as its certificate says.
+/// The peer of a connection, from its certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// The name.
@@ -36,34 +36,34 @@ pub struct Peer {
     pub key: KeyId,
 }
 
-/// The names that were removed.
+/// The revocation list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Removed(
-    /// With who has them by now; in small letters, since certificates are compared so.
+    /// Revoked names with the key of their new owner; in lower case, because names are compared without regard to case.
     BTreeMap<String, Option<KeyId>>,
 );
 
 impl Removed {
-    /// Nobody has `name` any more, or only who has the key of its `heir`.
+    /// Revokes `name` for all keys, except the key of its `heir`.
     pub fn note(&mut self, name: &str, heir: Option<KeyId>) {
         self.0.insert(name.to_ascii_lowercase(), heir);
     }
 
-    /// Whether `peer` takes no part any more.
+    /// Whether `peer` is revoked.
     #[must_use]
     pub fn bars(&self, peer: &Peer) -> bool {
         let heir = self.0.get(&peer.name.to_ascii_lowercase());
         heir.is_some_and(|heir| *heir != Some(peer.key))
     }
 
-    /// Whether nobody has `name`.
+    /// Whether `name` is revoked without a new owner.
     #[must_use]
     pub fn is_nobodys(&self, name: &str) -> bool {
         self.0.get(&name.to_ascii_lowercase()).is_some_and(Option::is_none)
     }
 }
 
-/// What an endpoint's connections have to pass. Clones are the same.
+/// Checks an endpoint's connections against the revocation list. Clones share the state.
 #[derive(Clone, Default)]
 pub struct Gate(Arc<Mutex<State>>);
 
@@ -76,31 +76,31 @@ struct State {
 }
 
 impl Gate {
-    /// From now on `removed` is the list. Connections with whom it bars end.
+    /// Replaces the revocation list, and closes connections with revoked peers.
     pub fn set(&self, removed: Removed) {
         let mut state = self.lock();
         state.removed = removed;
         let barred = state.open.values().filter(|(peer, _)| state.removed.bars(peer));
         for (_, tcp) in barred {
-            // SAFETY: the descriptor is open: its owner drops the pass before, for which the lock is taken that is held here.
-            // One that is lost already cannot be shut down, and need not be.
+            // SAFETY: the descriptor is open: its owner drops the pass first, which takes the lock that is held here.
+            // Shutting down a connection that is already lost fails, which is harmless.
             let _ended = unsafe { libc::shutdown(*tcp, libc::SHUT_RDWR) };
         }
     }
 
-    /// The list.
+    /// The revocation list.
     #[must_use]
     pub fn removed(&self) -> Removed {
         self.lock().removed.clone()
     }
 
-    /// Whether `peer` may take part.
+    /// Whether `peer` is not revoked.
     #[must_use]
     pub fn admits(&self, peer: &Peer) -> bool {
         !self.lock().removed.bars(peer)
     }
 
-    /// Notes the connection `tcp` with `peer`, which may take part or not. The pass has to be dropped before `tcp` is.
+    /// Registers the connection `tcp` with `peer`, revoked or not. The pass has to be dropped before `tcp`.
     pub(crate) fn note(&self, peer: Peer, tcp: &TcpStream) -> Pass {
         let mut state = self.lock();
         state.last += 1;
@@ -120,7 +120,7 @@ impl fmt::Debug for Gate {
     }
 }
 
-/// A connection that the gate knows.
+/// A registered connection.
 #[derive(Debug)]
 pub(crate) struct Pass {
     gate: Gate,
@@ -129,7 +129,7 @@ pub(crate) struct Pass {
 }
 
 impl Pass {
-    /// Whether the other end may take part.
+    /// Whether the peer is not revoked.
     pub(crate) fn is_good(&self) -> bool {
         self.gate.admits(&self.peer)
     }
@@ -150,19 +150,19 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_was_removed_is_nobodys_until_one_key_has_it() {
+    fn a_removed_name_is_revoked_except_for_its_heir() {
         let mut removed = Removed::default();
         assert!(!removed.bars(&peer("b", 1)) && !removed.is_nobodys("b"));
         removed.note("b", None);
         assert!(removed.bars(&peer("b", 1)) && removed.is_nobodys("b"));
-        assert!(!removed.bars(&peer("c", 1)), "nobody else is meant");
+        assert!(!removed.bars(&peer("c", 1)), "other names are not affected");
         removed.note("b", Some(KeyId([2; 32])));
         assert!(!removed.is_nobodys("b") && !removed.bars(&peer("b", 2)));
         assert!(removed.bars(&peer("b", 1)) && removed.bars(&peer("b", 3)));
     }
 
     #[test]
-    fn a_name_is_the_same_in_other_letters() {
+    fn revocation_ignores_case() {
         let mut removed = Removed::default();
         removed.note("Web-1", None);
         assert!(removed.bars(&peer("web-1", 1)) && removed.bars(&peer("WEB-1", 1)));

@@ -1,4 +1,4 @@
-//! TLS connections whose other end is known by the name in its certificate.
+//! TLS connections whose peer is authenticated by the name in its certificate.
 
 use std::io;
 use std::net::SocketAddr;
@@ -24,15 +24,15 @@ use crate::{disbelief, frame};
 /// An encrypted connection.
 #[derive(Debug)]
 pub struct Stream {
-    /// None if the other end has no certificate, or is known otherwise. It is dropped before the connection is closed.
+    /// None if the peer has no certificate, or was authenticated otherwise. It is dropped before the connection is closed.
     pass: Option<Pass>,
     tls: TlsStream<TcpStream>,
 }
 
-/// How long a connection may take to be made.
+/// Time limit for establishing a connection.
 pub(crate) const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 
-/// One party of the cluster, which connects to others and is connected to.
+/// A party of the cluster, which dials and accepts connections.
 #[derive(Clone)]
 pub struct Endpoint {
     name: Arc<str>,
@@ -45,13 +45,13 @@ impl Endpoint {
     /// The endpoint of `identity`.
     ///
     /// # Errors
-    /// If certificate and key do not belong together, or the authority's is unusable.
+    /// If certificate and key do not match, or the authority's certificate is unusable.
     pub fn new(identity: Identity) -> Result<Self, rustls::Error> {
         Self::with_guests(identity, false)
     }
 
-    /// The same, but to [`accept_any`](Self::accept_any) somebody without a certificate may connect as well. He is shown the
-    /// authority's, which he may know.
+    /// Likewise, but [`accept_any`](Self::accept_any) also accepts clients without a certificate. The endpoint sends them the
+    /// authority's certificate, whose fingerprint they may know.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -69,7 +69,7 @@ impl Endpoint {
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_root_certificates(roots.clone())
             .with_client_auth_cert(vec![certificate.clone()], key.clone_key())?;
-        // Nobody looks at the certificates of a session that is resumed, which may have expired since.
+        // Resumption would skip the check of certificates, which may have expired since.
         client.resumption = Resumption::disabled();
         let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider.clone());
         let verifier = if guests { verifier.allow_unauthenticated() } else { verifier };
@@ -89,13 +89,13 @@ impl Endpoint {
         })
     }
 
-    /// The same, whose connections have to pass `gate`.
+    /// The same endpoint with connections checked by `gate`.
     #[must_use]
     pub fn behind(self, gate: Gate) -> Self {
         Self { gate, ..self }
     }
 
-    /// What its connections have to pass.
+    /// The gate of its connections.
     #[must_use]
     pub fn gate(&self) -> &Gate {
         &self.gate
@@ -107,10 +107,10 @@ impl Endpoint {
         &self.name
     }
 
-    /// A connection to `peer` at `address`.
+    /// Connects to `peer` at `address`.
     ///
     /// # Errors
-    /// If nobody answers in time, or not `peer`, or that was removed.
+    /// If the peer does not answer in time, is not `peer`, or was removed.
     pub async fn connect(&self, address: SocketAddr, peer: &str) -> io::Result<Stream> {
         let server = ServerName::try_from(peer.to_owned()).map_err(io::Error::other)?;
         let connecting = async {
@@ -123,7 +123,7 @@ impl Endpoint {
             match stream.peer() {
                 Some(Peer { name, .. }) if name == peer => {}
                 other => {
-                    let name = other.map_or("nobody", |other| &other.name);
+                    let name = other.map_or("unauthenticated", |other| &other.name);
                     return Err(io::Error::other(format!("{address} is {name}, not {peer}")));
                 }
             }
@@ -133,22 +133,22 @@ impl Endpoint {
         timeout(CONNECT_LIMIT, connecting).await?
     }
 
-    /// The encrypted connection that somebody wants to make over `tcp`, and who it is.
+    /// Accepts a connection over `tcp`; returns it with the peer's name.
     ///
     /// # Errors
-    /// If it takes too long, or the other end has no certificate of this cluster, or was removed from it.
+    /// If it takes too long, or the peer has no certificate of this cluster, or was removed.
     pub async fn accept(&self, tcp: TcpStream) -> io::Result<(Stream, String)> {
         let (stream, peer) = self.accept_any(tcp).await?;
-        let peer = peer.ok_or_else(|| io::Error::other("the other end shows no certificate"))?;
+        let peer = peer.ok_or_else(|| io::Error::other("the peer has no certificate"))?;
         stream.check_pass()?;
         Ok((stream, peer.name))
     }
 
-    /// As [`accept`](Self::accept), but lets in who was removed, to be told so; and a [`welcoming`](Self::welcoming) endpoint
-    /// who has no certificate, and so no name.
+    /// Like [`accept`](Self::accept), but also accepts removed peers, so that they can be told so; a [`welcoming`](Self::welcoming) endpoint
+    /// also accepts peers without a certificate, which have no name.
     ///
     /// # Errors
-    /// If it takes too long, or the other end has a certificate that is not of this cluster.
+    /// If it takes too long, or the peer has a certificate of another cluster.
     pub async fn accept_any(&self, tcp: TcpStream) -> io::Result<(Stream, Option<Peer>)> {
         tcp.set_nodelay(true)?;
         let accepted = timeout(CONNECT_LIMIT, self.acceptor.accept(tcp)).await?;
@@ -157,7 +157,7 @@ impl Endpoint {
         Ok((stream, peer))
     }
 
-    /// The connection, of which the gate knows if its other end has shown a certificate.
+    /// The connection, registered with the gate if the peer has a certificate.
     fn known(&self, tls: TlsStream<TcpStream>) -> io::Result<Stream> {
         let peer = peer_of(&tls)?;
         let pass = peer.map(|peer| self.gate.note(peer, tls.get_ref().0));
@@ -166,31 +166,31 @@ impl Endpoint {
 }
 
 impl Stream {
-    /// A connection whose other end is known by something else than its certificate.
+    /// A connection whose peer was authenticated by other means than a certificate.
     pub(crate) fn to_acquaintance(tls: TlsStream<TcpStream>) -> Self {
         Self { pass: None, tls }
     }
 
-    /// Who is at the other end, if it has shown a certificate.
+    /// The peer, if it has a certificate.
     #[must_use]
     pub fn peer(&self) -> Option<&Peer> {
         self.pass.as_ref().map(|pass| &pass.peer)
     }
 
-    /// Checks that the other end still takes part.
+    /// Checks that the peer has not been removed.
     ///
     /// # Errors
     /// If it was removed.
     pub fn check_pass(&self) -> io::Result<()> {
         match &self.pass {
             Some(pass) if !pass.is_good() => {
-                Err(io::Error::other(format!("the host `{}` was removed from the cluster", pass.peer.name)))
+                Err(io::Error::other(format!("host `{}` was removed from the cluster", pass.peer.name)))
             }
             _ => Ok(()),
         }
     }
 
-    /// Where the other end is.
+    /// The peer's address.
     ///
     /// # Errors
     /// If the connection is lost.
@@ -198,23 +198,23 @@ impl Stream {
         self.tls.get_ref().0.peer_addr()
     }
 
-    /// Lets the kernel keep so many bytes of this connection at most that it has not sent yet, so that what is written does not
-    /// wait long.
+    /// Limits the unsent bytes in the kernel's send buffer, to bound the delay of
+    /// written data.
     ///
     /// # Errors
     /// Those of the system call.
     pub fn limit_unsent(&self, bytes: u32) -> io::Result<()> {
         let (tcp, length) = (self.tls.get_ref().0.as_raw_fd(), size_of_val(&bytes) as libc::socklen_t);
         let (option, value) = (libc::TCP_NOTSENT_LOWAT, (&raw const bytes).cast());
-        // SAFETY: the value is live, and of the length that is given.
+        // SAFETY: the value is live and has the given length.
         let result = unsafe { libc::setsockopt(tcp, libc::IPPROTO_TCP, option, value, length) };
         if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// A secret that both ends of this connection know, and nobody else (RFC 8446, section 7.5).
+    /// A secret that only both ends of this connection know (RFC 8446, section 7.5).
     ///
     /// # Errors
-    /// If the handshake is not over.
+    /// If the handshake has not finished.
     pub fn export_secret<const LENGTH: usize>(&self, label: &[u8]) -> io::Result<[u8; LENGTH]> {
         let exported = match &self.tls {
             TlsStream::Client(stream) => stream.get_ref().1.export_keying_material([0; LENGTH], label, None),
@@ -252,12 +252,12 @@ impl AsyncWrite for Stream {
     }
 }
 
-/// Users read these errors; rustls writes its own for programmers, with a link to its manual.
+/// Converts rustls' errors, which are for programmers, to messages for operators.
 fn in_our_words(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::UnexpectedEof { frame::cut() } else { disbelief::in_our_words(error) }
 }
 
-/// Who the other end is by its certificate, if it has shown any.
+/// The peer, from its certificate, if it has one.
 fn peer_of(tls: &TlsStream<TcpStream>) -> io::Result<Option<Peer>> {
     let (_, connection) = tls.get_ref();
     let certificate = connection.peer_certificates().and_then(<[CertificateDer<'_>]>::first);
@@ -269,6 +269,6 @@ fn peer_of(tls: &TlsStream<TcpStream>) -> io::Result<Option<Peer>> {
             let key = KeyId::of(&parsed.subject_public_key_info());
             Ok(Some(Peer { name: name.to_owned(), key }))
         }
-        _ => Err(io::Error::other("the other end's certificate has not exactly one name")),
+        _ => Err(io::Error::other("the peer's certificate does not have exactly one name")),
     }
 }

@@ -1,4 +1,4 @@
-//! Join tokens: one word that tells a machine where the coordinator is, how it is known, and that this machine may join.
+//! Join tokens: one word with the coordinator's address, its authority's fingerprint and a secret that admits a machine.
 //!
 //! | bytes | |
 //! |---|---|
@@ -6,8 +6,8 @@
 //! | 1 | 4 or 6: the kind of address |
 //! | 4 or 16, 2 | the coordinator's address and port, most significant byte first |
 //! | 32 | BLAKE3 of the authority's certificate |
-//! | 16 | the secret, of which the coordinator keeps only a hash |
-//! | 4 | the first bytes of the BLAKE3 of all before |
+//! | 16 | the secret; the coordinator stores only its hash |
+//! | 4 | checksum: the first bytes of the BLAKE3 of all previous bytes |
 //!
 //! As text it is base64 with the alphabet for URLs, without padding.
 
@@ -23,30 +23,30 @@ const VERSION: u8 = 1;
 /// Bytes of the checksum.
 const CHECKSUM: usize = 4;
 
-/// The longest text that is looked at.
+/// The longest text that is parsed.
 const MAX_TEXT: usize = 256;
 
-/// By what a certificate is known.
+/// The fingerprint of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fingerprint([u8; 32]);
 
 impl Fingerprint {
-    /// That of a certificate in DER.
+    /// The fingerprint of a certificate in DER.
     #[must_use]
     pub fn of(certificate: &[u8]) -> Self {
         Self(*blake3::hash(certificate).as_bytes())
     }
 }
 
-/// What shows that somebody may join. It is not written out but in a token.
+/// The secret of a token. Its `Debug` form is redacted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Secret(pub [u8; 16]);
 
 impl Secret {
-    /// A new one.
+    /// A random secret.
     ///
     /// # Errors
-    /// If the kernel has no random numbers.
+    /// If the kernel has no random bytes.
     pub fn random() -> std::io::Result<Self> {
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes).map_err(std::io::Error::other)?;
@@ -60,31 +60,31 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// See the module.
+/// A join token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JoinToken {
-    /// Where the coordinator listens.
+    /// The coordinator's address.
     pub coordinator: SocketAddr,
-    /// The certificate of its authority.
+    /// The fingerprint of the coordinator's authority.
     pub authority: Fingerprint,
-    /// What it lets in by.
+    /// The secret.
     pub secret: Secret,
 }
 
-/// Why a text is no token.
+/// Why a text is not a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// It is not base64.
-    #[error("this is no join token: a token has only letters, digits, `-` and `_`")]
+    /// It contains characters outside the base64 alphabet.
+    #[error("not a valid join token: a token has only letters, digits, `-` and `_`")]
     Alphabet,
-    /// It is cut or mistyped, or is something else.
-    #[error("this is no join token: it is cut or mistyped, its checksum is wrong")]
+    /// It is truncated, mistyped, or something else.
+    #[error("not a valid join token: it is truncated or mistyped (wrong checksum)")]
     Checksum,
     /// Another release has made it.
-    #[error("this join token is of another release (version {0}): install the same release on all machines")]
+    #[error("the join token is from another release (version {0}): install the same release on all machines")]
     Version(u8),
-    /// Its maker has put something else into it.
-    #[error("this is no join token: what is in it has no meaning")]
+    /// Its contents are invalid although its checksum is right.
+    #[error("not a valid join token: it has invalid contents")]
     Meaning,
 }
 
@@ -120,7 +120,7 @@ impl FromStr for JoinToken {
         if !text.bytes().all(in_alphabet) {
             return Err(TokenError::Alphabet);
         }
-        // What remains is a length that no base64 has, or bits that stand for nothing.
+        // The remaining errors are an invalid length, or unused bits that are set.
         let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| TokenError::Checksum)?;
         let (said, found) = bytes.split_last_chunk::<CHECKSUM>().ok_or(TokenError::Checksum)?;
         if checksum(said) != *found {
@@ -167,7 +167,7 @@ mod tests {
         JoinToken { coordinator, authority: Fingerprint::of(b"authority"), secret: Secret([7; 16]) }
     }
 
-    /// The text of what a token holds, with a right checksum.
+    /// The text of a token with these contents, with a valid checksum.
     fn text(bytes: &[u8]) -> String {
         URL_SAFE_NO_PAD.encode([bytes, &checksum(bytes)].concat())
     }
@@ -178,13 +178,13 @@ mod tests {
             let token = token(coordinator);
             let text = token.to_string();
             assert_eq!(text.parse(), Ok(token));
-            // It is one word for a shell, and no option for a command line.
+            // It is one word for a shell, and not an option of a command.
             assert!(text.starts_with('A') && text.len() < 120, "{text}");
         }
     }
 
     #[test]
-    fn a_token_that_is_cut_or_mistyped_is_none() {
+    fn rejects_truncated_and_mistyped_tokens() {
         let text = token("192.0.2.1:7700").to_string();
         for cut in 0..text.len() {
             assert!(text[..cut].parse::<JoinToken>().is_err(), "{cut}");
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_release_has_made_is_said_to_be_so() {
+    fn tokens_of_another_release_are_recognised() {
         assert_eq!(text(&[2, 4, 1, 2]).parse::<JoinToken>(), Err(TokenError::Version(2)));
         for meaningless in [&[1][..], &[1, 5, 0], &[1, 4, 10, 0, 0, 1, 30, 20, 9]] {
             assert_eq!(text(meaningless).parse::<JoinToken>(), Err(TokenError::Meaning));
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_not_written_out() {
+    fn debug_output_redacts_the_secret() {
         assert_eq!(format!("{:?}", Secret([7; 16])), "Secret(…)");
     }
 }

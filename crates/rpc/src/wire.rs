@@ -1,4 +1,4 @@
-//! What the coordinator and the nodes say to each other, and nodes among themselves.
+//! Messages between the coordinator and the nodes, and between nodes.
 //!
 //! ```text
 //! node                        coordinator            node                              node
@@ -17,8 +17,8 @@
 //!  │◀──▶ Net                    │                      │◀──▶ net::Hello                 │
 //! ```
 //!
-//! A receiver believes a message only as far as the sender's certificate goes: a node speaks for the
-//! instances that it has, and only the coordinator orders.
+//! A receiver trusts a message only as far as the sender's certificate authorises it: a node speaks for its
+//! own instances, and only the coordinator gives orders.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -35,16 +35,16 @@ use serde::{Deserialize, Serialize};
 use crate::net;
 use crate::removed::Removed;
 
-/// Raised when a message changes its meaning or layout.
+/// Incremented when a message changes its meaning or layout.
 pub const VERSION: u16 = 27;
 
-/// A reason in words with its way out, as the move protocol carries it.
+/// A reason with its remedy, as the move protocol carries it.
 #[must_use]
 pub fn reason(what: &str, remedy: &str) -> String {
     format!("{what}\n{remedy}")
 }
 
-/// The words of a reason, and its way out if it has one.
+/// The text of a reason, and its remedy if it has one.
 #[must_use]
 pub fn split_reason(reason: &str) -> (&str, Option<&str>) {
     match reason.split_once('\n') {
@@ -53,92 +53,92 @@ pub fn split_reason(reason: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// From a node to the coordinator.
+/// A message from a node to the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromNode {
     /// The first message.
     Hello {
         /// [`VERSION`] of the sender.
         version: u16,
-        /// Where other nodes reach it. If the address is unspecified, it is the one it connects from.
+        /// The address at which other nodes reach it. An unspecified address stands for the source address of the connection.
         address: SocketAddr,
-        /// Instances that it has to do with.
+        /// The instances that it hosts or moves.
         here: Vec<Vid>,
-        /// Whether it can run instances, or takes part in the overlay alone.
+        /// Whether it can run instances, or only takes part in the overlay.
         runs_instances: bool,
     },
-    /// About moves, ends and locations.
+    /// About moves, ends of instances and locations.
     Moves(ToCoordinator),
     /// The answer to [`FromCoordinator::Ask`].
     Answer {
         /// The question's number.
         number: u64,
-        /// The answer, or why there is none, in words.
+        /// The answer, or the reason for the failure.
         answer: Result<Answer, String>,
     },
-    /// How long part of a move took; sent before the report that the part is done.
+    /// The duration of a part of a move; sent before the report that the part is done.
     Measured {
         /// Which move.
         id: MoveId,
         /// What.
         measurement: Measurement,
     },
-    /// The processes of an instance that use verbs; those that it does not name have ended. Said of each instance
-    /// after [`FromNode::Hello`], and again when they change.
+    /// The processes of an instance that use verbs; processes that are not listed have ended. Sent for each instance
+    /// after [`FromNode::Hello`], and at each change.
     Processes {
         /// Which instance.
         vid: Vid,
         /// Their indexes.
         indexes: BTreeSet<u8>,
     },
-    /// A process asks the directory of its fabric.
+    /// A process queries the directory of its fabric.
     Directory {
-        /// Who.
+        /// The process.
         process: ProcessId,
         /// The request's number.
         number: u64,
         /// The request.
         request: directory::Request,
     },
-    /// Of an instance that has ended here, or has left, the kernel had ended processes for want of memory.
+    /// The kernel has ended processes of an instance because memory was exhausted. Sent when the instance has ended or left.
     OutOfMemory {
         /// Which instance.
         vid: Vid,
-        /// How many.
+        /// Number of processes.
         processes: u64,
-        /// The instance's own limit in bytes, if it was that which was reached.
+        /// The instance's memory limit in bytes, if that was reached.
         limit: Option<u64>,
     },
     /// About the overlay.
     Net(net::FromNode),
-    /// What an instance's sessions say.
+    /// A message of an instance's sessions.
     Sessions {
         /// Which instance's.
         vid: Vid,
-        /// What they say.
+        /// The message.
         word: Word,
     },
 }
 
-/// From the coordinator to a node.
+/// A message from the coordinator to a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromCoordinator {
-    /// The node is not accepted, and need not try again unchanged.
+    /// The node is rejected, and need not retry unchanged.
     Refused {
-        /// Why, in words.
+        /// The reason.
         reason: String,
     },
-    /// Where all nodes are. Said to who connects, and again when one comes.
+    /// The addresses of all nodes. Sent to each node that connects, and again when another one does.
     Hosts(Vec<(HostName, SocketAddr)>),
-    /// About moves, ends and locations.
+    /// About moves, ends of instances and locations.
     Moves(ToNode),
-    /// Instances have other places from now on: all that were moved together.
+    /// New locations of instances: all that were moved together.
     Moved(Vec<Moved>),
-    /// How instances are called. The first is said of all, and changes follow.
+    /// The names of instances. The first message contains all names, the following ones changes.
     Names(Names),
-    /// The answer to a process' [`FromNode::Directory`].
+    /// The answer to a process's [`FromNode::Directory`].
     Directory {
-        /// Who asked.
+        /// The process.
         process: ProcessId,
         /// The request's number.
         number: u64,
@@ -147,67 +147,67 @@ pub enum FromCoordinator {
     },
     /// About the overlay.
     Net(net::ToNode),
-    /// Wants an [`FromNode::Answer`].
+    /// A question; the node replies with [`FromNode::Answer`].
     Ask {
         /// The question's number.
         number: u64,
         /// The question.
         question: Question,
     },
-    /// The same about the overlay. It is answered in order with [`Self::Net`], unless it only asks how things are.
+    /// A question about the overlay. It is processed in order with [`Self::Net`], unless it only reads the present state.
     AskNet {
         /// The question's number.
         number: u64,
         /// The question.
         question: net::Question,
     },
-    /// For a session of an instance.
+    /// A message for a session of an instance.
     Session {
-        /// Which instance's.
+        /// The instance.
         vid: Vid,
-        /// Which session.
+        /// The session.
         id: SessionId,
-        /// What it is told.
+        /// The message.
         message: ToSession,
     },
-    /// Whom the node is to believe no more: its connections with those end, and their keys are forgotten. The first message, and again
+    /// The revocation list: the node closes its connections with these hosts and drops their keys. Sent as the first message, and again
     /// when the list changes.
     Removed {
-        /// Of the answer that is wanted, if one is, when all that is done.
+        /// The number of the requested confirmation, if any.
         number: Option<u64>,
         /// The list.
         removed: Removed,
     },
     /// The node's own host was removed.
     Dismissed {
-        /// That, with the way out, as [`reason`] makes it.
+        /// The reason and the remedy, as [`reason`] makes it.
         reason: String,
     },
 }
 
-/// The new place of an instance.
+/// The new location of an instance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moved {
     /// Which instance.
     pub vid: Vid,
     /// Its host.
     pub host: HostName,
-    /// Its moves so far.
+    /// Its epoch.
     pub epoch: Epoch,
 }
 
-/// A change in what instances are called.
+/// A change of the names of instances.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Names {
-    /// What was said before holds no more.
+    /// All earlier names are void.
     pub forget: bool,
-    /// Names with their addresses.
+    /// New names with their addresses.
     pub added: Vec<(String, Ipv4Addr)>,
-    /// One that nobody has any more.
+    /// A name that is no longer in use.
     pub gone: Option<String>,
 }
 
-/// What the coordinator asks of a node.
+/// A question of the coordinator to a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Question {
     /// Start an instance.
@@ -216,27 +216,27 @@ pub enum Question {
         vid: Vid,
         /// Its [`Blueprint`](instance::Blueprint).
         blueprint: Vec<u8>,
-        /// Whether somebody will follow its output from the begin.
+        /// Whether a client will follow its output from the beginning.
         followed: bool,
     },
-    /// What a command has written. For a follower the answer waits for up to [`OUTPUT_PATIENCE`](Self::OUTPUT_PATIENCE)
+    /// Output of a command. For a follower, the answer waits for up to [`OUTPUT_PATIENCE`](Self::OUTPUT_PATIENCE)
     /// until there is some.
     Output {
         /// Which instance.
         vid: Vid,
-        /// From which chunk on.
+        /// The first chunk.
         from: u64,
-        /// Who has had everything before, and follows on: the answer waits, and so does the command if this lags.
+        /// A client that has received everything before: the answer waits for output, and the command is throttled if the client lags.
         follower: Option<Follower>,
     },
-    /// Somebody follows no more.
+    /// A client stops following.
     Unfollow {
-        /// Whose output.
+        /// The instance.
         vid: Vid,
-        /// Who.
+        /// The follower.
         follower: Follower,
     },
-    /// Remove what was saved of an instance in a checkpoint that was given up.
+    /// Delete the images of an instance in a failed checkpoint.
     DiscardImages {
         /// Which instance.
         vid: Vid,
@@ -248,7 +248,7 @@ pub enum Question {
         /// Which instance.
         vid: Vid,
     },
-    /// How much a move of an instance has to carry.
+    /// The size of a move of an instance.
     Weigh {
         /// Which instance.
         vid: Vid,
@@ -260,7 +260,7 @@ impl Question {
     pub const OUTPUT_PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
 }
 
-/// What a node answers.
+/// An answer of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
     /// It is done.
@@ -269,41 +269,41 @@ pub enum Answer {
     Output {
         /// What was written.
         chunks: Vec<Chunk>,
-        /// Where to read on.
+        /// The next chunk.
         next: u64,
-        /// How the command ended, if it has.
+        /// The exit status of the command, if it has ended.
         exit: Option<i32>,
     },
-    /// How the overlay is on its host.
+    /// The state of the overlay on the host.
     Net(Box<api::NetHostState>),
-    /// Where MACs are.
+    /// The locations of MACs.
     Macs(Vec<api::NetMac>),
-    /// The TAP that is there.
+    /// The existing TAP.
     Tap(Option<net::FoundTap>),
-    /// Who has sent how much to whom.
+    /// Flows of the traffic matrix.
     Flows(Vec<api::NetFlow>),
-    /// The instance's command could not be started, and nothing of the instance is left.
+    /// The instance's command could not be started, and the instance was removed.
     NotStarted(NotStarted),
-    /// How much a move has to carry.
+    /// The size of a move.
     Weight {
-        /// Memory that is in use, and what a container has written.
+        /// Memory in use, and the files that a container has written.
         bytes: u64,
     },
 }
 
-/// How long part of a move took, in microseconds.
+/// The duration of a part of a move, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Measurement {
-    /// It is this instance's turn to be dumped, for which it has waited so long, and worked meanwhile.
+    /// The instance's turn for the dump has come, after a wait in which it still ran.
     Turn {
         /// In microseconds.
         waited_us: u64,
     },
-    /// Processes let go of their links.
+    /// The processes have closed their links.
     Suspended {
-        /// The slowest process' own time.
+        /// The slowest process's own measurement.
         slowest_us: u64,
-        /// From the node's word to the last of them.
+        /// From the node's order to the last confirmation.
         round_us: u64,
         /// Processes that use RDMA.
         processes: u32,
@@ -312,20 +312,20 @@ pub enum Measurement {
         /// Their memory regions.
         memory_regions: u32,
     },
-    /// Its memory is being sent while it runs.
+    /// Its memory is being sent in pre-copy.
     Precopying {
-        /// How much it has, in bytes.
+        /// Its memory, in bytes.
         memory: u64,
-        /// What was sent.
+        /// Bytes sent.
         sent: u64,
-        /// Which look at it this is, from 1.
+        /// The pre-copy round, from 1.
         look: u32,
-        /// How long that will go on, if it can be told.
+        /// The estimated rest of pre-copy, if known.
         left_us: Option<u64>,
     },
-    /// Its memory was sent while it ran.
+    /// Pre-copy has ended.
     Precopied {
-        /// What was sent.
+        /// Bytes sent.
         bytes: u64,
     },
     /// The instance was dumped.
@@ -333,32 +333,32 @@ pub enum Measurement {
         /// The dump.
         dump_us: u64,
     },
-    /// Its images were sent.
+    /// Its image files were sent.
     Sent {
         /// From the dump's end until the destination had verified the last byte.
         transfer_us: u64,
-        /// What was sent in all, before it was dumped and since.
+        /// Total bytes sent, including pre-copy.
         bytes: u64,
     },
-    /// The instance was restored, and waits.
+    /// The instance was restored, and is held.
     Restored {
         /// The restore.
         restore_us: u64,
     },
-    /// What memory it lacked was fetched while it ran.
+    /// The missing memory was fetched after the resume.
     Fetched {
-        /// Bytes for which somebody waited.
+        /// Bytes fetched on demand.
         demanded: u64,
-        /// Bytes that came before that.
+        /// Bytes pushed before they were needed.
         pushed: u64,
     },
-    /// The instance was let run, and its processes came back.
+    /// The instance was resumed, and its processes have reconnected.
     Resumed {
-        /// From the word to go on until its processes ran.
+        /// From the order to resume until its processes ran.
         release_us: u64,
-        /// The slowest process' own time.
+        /// The slowest process's own measurement.
         slowest_us: u64,
-        /// From the first process that came back to the last that had resumed.
+        /// From the first process that reconnected to the last that had resumed.
         round_us: u64,
     },
 }
@@ -368,39 +368,39 @@ pub enum Measurement {
 pub enum Opening {
     /// [`LinkQuestion`]s follow, each with its [`LinkAnswer`].
     Links,
-    /// The images of an instance follow.
+    /// The image files of an instance follow.
     Images {
         /// For which move.
         id: MoveId,
         /// Which instance.
         vid: Vid,
     },
-    /// The host where an instance runs asks for memory of it that was left behind: [`MemoryQuestion`]s follow, each with its
-    /// [`MemoryAnswer`], and first those for which somebody waits.
+    /// The destination fetches memory that was left on the source: [`MemoryQuestion`]s follow, each with its
+    /// [`MemoryAnswer`]; pages that a thread waits for come first.
     Memory {
         /// By which move.
         id: MoveId,
         /// Which instance.
         vid: Vid,
     },
-    /// A tunnel of the overlay: both sides say [`net::Hello`], and keep the connection.
+    /// A tunnel of the overlay: both sides send [`net::Hello`], and keep the connection.
     Tunnel,
 }
 
-/// Which memory an instance lacks.
+/// Pages that an instance lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryQuestion {
-    /// Whose, by its PID in the instance.
+    /// The process, by its PID in the instance.
     pub pid: u32,
-    /// Where it was.
+    /// Their address.
     pub address: u64,
-    /// How many pages, at most as many as a pager asks for.
+    /// The number of pages, at most as many as a pager asks for.
     pub pages: u64,
-    /// Whether nobody waits for them yet.
+    /// Whether no thread waits for them yet.
     pub ahead: bool,
 }
 
-/// The memory that was left behind.
+/// Pages that were left on the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MemoryAnswer {
     /// The pages are in the next frame.
@@ -410,35 +410,35 @@ pub enum MemoryAnswer {
         /// As asked.
         address: u64,
     },
-    /// It is not there any more, and nowhere else.
+    /// The pages are lost.
     Lost,
 }
 
-/// What a node asks another about links.
+/// A question about links between nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LinkQuestion {
     /// Make a link: a connection that brings `nonce` is its other end.
     Open {
-        /// Between whom.
+        /// The requested link.
         request: LinkRequest,
-        /// Used once.
+        /// Identifies the connection; used once.
         nonce: [u8; 16],
     },
-    /// Tell the wanted process to open the link.
+    /// Tell the requested process to open the link.
     Nudge(LinkRequest),
-    /// An instance that comes to the asked host, from the asking one, has links to processes of `peers`, and will want them again.
+    /// An instance that moves from the asking host to the asked one has links to processes of `peers`, and will request them again.
     Expect {
         /// Which instance.
         vid: Vid,
-        /// With whom it talks.
+        /// Its peers.
         peers: BTreeSet<Vid>,
     },
 }
 
-/// What a node answers about links.
+/// An answer about links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LinkAnswer {
-    /// It awaits the connection.
+    /// The node awaits the connection.
     Open {
         /// The wanted instance's epoch.
         epoch: Epoch,
@@ -447,64 +447,64 @@ pub enum LinkAnswer {
     },
     /// The process has been told.
     Nudged,
-    /// The node gets ready for these peers, if the instance comes.
+    /// The node prepares links to these peers, in case the instance arrives.
     Expected,
-    /// Not now, or never.
+    /// The link is refused, now or for good.
     Refused(LinkRefusal),
-    /// The wanted instance is not on this host.
+    /// The requested instance is not on this host.
     NotHere,
 }
 
-/// What comes on a connection with images.
+/// A message of an image transfer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ImageMessage {
-    /// An account of memory begins: what those before it have said of layouts is void, and their pages stay.
+    /// A new description of memory begins: earlier layouts are void, but received pages stay.
     Begin,
-    /// Pages of memory, which are in the next frame, one behind the other.
+    /// Pages of memory; the next frame contains them consecutively.
     Pages {
         /// The region.
         region: Region,
         /// The address of each run of them, and how many it has.
         runs: Vec<(u64, u32)>,
     },
-    /// Of which pages memory consists: more of what has come of it. All of them have come.
+    /// A part of the layout of memory: all these pages have been sent.
     Layout {
         /// The region.
         region: Region,
         /// The address of each run of them, and how many it has, in rising order.
         runs: Vec<(u64, u64)>,
     },
-    /// Which of these pages are to be fetched later, whatever has come of them.
+    /// Pages that will be fetched later, even if an earlier version was sent.
     Left {
         /// The region.
         region: Region,
         /// The address of each run of them, and how many it has, in rising order.
         runs: Vec<(u64, u64)>,
     },
-    /// That was all of the memory. The other images follow, in parts of a frame each.
+    /// The end of memory. The other image files follow, split into frames.
     Rest(Manifest),
 }
 
-/// All images but those of memory, and what else belongs to them.
+/// All image files except memory, and their metadata.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// What the source's broker knew.
+    /// The state of the source's broker.
     pub carried: Carried,
     /// The files, in the order in which they follow.
     pub images: Vec<ImageFile>,
 }
 
-/// The destination's answer to images: at their end, or as soon as it cannot take them.
+/// The destination's answer to an image transfer: at the end, or as soon as it fails.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Received {
-    /// It has them.
+    /// The destination has received everything.
     Whole {
-        /// Of all pages and files, one after the other.
+        /// The digest of all pages and files, in order.
         digest: [u8; 32],
     },
-    /// It cannot take them, and reads no more than it must.
+    /// The destination cannot accept the images, and reads no more than necessary.
     Refused {
-        /// Why, as [`reason`] makes it.
+        /// The reason, as [`reason`] makes it.
         reason: String,
     },
 }

@@ -82,14 +82,14 @@ fn assert_says(said: Option<String>, words: &[&str]) {
 }
 
 #[test]
-fn what_is_wrong_with_ones_own_certificate_is_said() {
+fn explains_faults_of_the_own_certificate() {
     let pki = authority(&["h1", "h2"]);
     let now = clock();
     let load = |file: &str| Identity::load(pki.path(), file).err().map(|error| error.to_string());
     issue_for(pki.path(), "expired", "expired", now - 2 * DAY, now - DAY);
-    assert_says(load("expired"), &["expired.pem", "it expired on 20", "clock says 20", "issue it anew"]);
+    assert_says(load("expired"), &["expired.pem", "it expired on 20", "clock says 20", "issue a new one"]);
     issue_for(pki.path(), "early", "early", now + DAY, now + 2 * DAY);
-    assert_says(load("early"), &["early.pem", "it begins on 20", "clock says 20", "set the clock"]);
+    assert_says(load("early"), &["early.pem", "it is valid from 20", "clock says 20", "correct the clock"]);
     issue_for(pki.path(), "h3", "h1", now - DAY, now + DAY);
     assert_says(load("h3"), &["h3.pem", "it is for another name"]);
     let other = authority(&["h1"]);
@@ -99,27 +99,27 @@ fn what_is_wrong_with_ones_own_certificate_is_said() {
 }
 
 #[tokio::test]
-async fn both_ends_say_that_they_are_of_different_clusters() {
+async fn both_ends_report_different_authorities() {
     let (one, other) = (authority(&["h1"]), authority(&["h1", "h2"]));
     let (server, client) = (endpoint(other.path(), "h2"), endpoint(one.path(), "h1"));
     let (refused, said) = both(&server, &client, "h2").await;
-    assert_says(said, &["not believed", "not issued by the authority"]);
-    assert_says(refused, &["does not believe this host's certificate", "it knows another authority"]);
+    assert_says(said, &["is rejected", "not issued by the authority"]);
+    assert_says(refused, &["rejects this host's certificate", "it has another authority"]);
 }
 
 #[tokio::test]
-async fn where_another_host_was_both_ends_say_how_it_is_forgotten() {
+async fn both_ends_explain_a_reused_address() {
     let pki = authority(&["h1", "h2"]);
     let (server, client) = (endpoint(pki.path(), "h2"), endpoint(pki.path(), "h1"));
     let (refused, said) = both(&server, &client, "gone").await;
-    assert_says(said, &["at 127.0.0.1:", "is another host than `gone`", "`transhume host remove gone`"]);
-    assert_says(refused, &["looks for another host at this address", "`transhume host remove NAME`", "pki`"]);
+    assert_says(said, &["of 127.0.0.1:", "is not that of `gone`", "`transhume host remove gone`"]);
+    assert_says(refused, &["expects another host at this address", "`transhume host remove NAME`", "pki`"]);
     let (_, said) = both(&server, &client, COORDINATOR).await;
-    assert_says(said, &["at 127.0.0.1:", "is another host than the coordinator"]);
+    assert_says(said, &["of 127.0.0.1:", "is not the coordinator's"]);
 }
 
 #[tokio::test]
-async fn what_expires_under_way_ends_no_connection_and_begins_none() {
+async fn expired_certificates_keep_connections_but_allow_no_new_ones() {
     let pki = authority(&["h1"]);
     let end = clock() + SOON;
     issue_for(pki.path(), "h2", "h2", 0, end);
@@ -138,9 +138,9 @@ async fn what_expires_under_way_ends_no_connection_and_begins_none() {
         assert_eq!(to.receive().await.unwrap().as_deref(), Some("still here"));
     }
     let (refused, said) = both(&lasting, &expiring, "h1").await;
-    assert_says(refused, &["not believed", "it expired on 20"]);
-    assert_says(said, &["does not believe this host's certificate", "expired"]);
+    assert_says(refused, &["is rejected", "it expired on 20"]);
+    assert_says(said, &["rejects this host's certificate", "expired"]);
     let (refused, said) = both(&expiring, &lasting, "h2").await;
-    assert_says(said, &["not believed", "it expired on 20"]);
-    assert_says(refused, &["does not believe this host's certificate", "expired"]);
+    assert_says(said, &["is rejected", "it expired on 20"]);
+    assert_says(refused, &["rejects this host's certificate", "expired"]);
 }

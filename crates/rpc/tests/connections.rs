@@ -40,7 +40,7 @@ async fn another_host_and_another_cluster_are_refused() {
 }
 
 #[tokio::test]
-async fn answers_find_their_questions_and_a_lost_connection_ends_the_waiting() {
+async fn answers_match_questions_and_connection_loss_fails_waiters() {
     let pki = authority(&["h1", "h2"]);
     let (listener, address) = listen().await;
     let server = endpoint(pki.path(), "h2");
@@ -64,7 +64,7 @@ async fn answers_find_their_questions_and_a_lost_connection_ends_the_waiting() {
 }
 
 #[tokio::test]
-async fn that_a_connection_was_cut_is_said_in_our_words() {
+async fn truncated_connection_has_a_clear_error() {
     let pki = authority(&["h1", "h2"]);
     let (listener, address) = listen().await;
     let server = endpoint(pki.path(), "h2");
@@ -120,7 +120,7 @@ async fn welcoming(pki: &Path) -> (Endpoint, TcpListener, JoinToken) {
 }
 
 #[tokio::test]
-async fn one_without_a_certificate_asks_the_coordinator_that_he_knows() {
+async fn machine_without_certificate_authenticates_the_coordinator() {
     let pki = authority(&[COORDINATOR]);
     let (server, listener, token) = welcoming(pki.path()).await;
     let certificates = Certificates { own: "own".into(), authority: pki::authority(pki.path()).unwrap() };
@@ -141,7 +141,7 @@ async fn one_without_a_certificate_asks_the_coordinator_that_he_knows() {
 }
 
 #[tokio::test]
-async fn the_secret_is_told_to_no_other_coordinator() {
+async fn secret_is_sent_only_to_the_tokens_coordinator() {
     let (pki, other) = (authority(&[COORDINATOR]), authority(&[COORDINATOR, "h1"]));
     // One with another authority, and one that shows the right authority's certificate with its own.
     let forged = authority(&[COORDINATOR]);
@@ -166,7 +166,7 @@ async fn the_secret_is_told_to_no_other_coordinator() {
 }
 
 #[tokio::test]
-async fn who_is_silent_or_no_coordinator_at_all_is_told_apart() {
+async fn distinguishes_silent_from_foreign_servers() {
     let (listener, coordinator) = listen().await;
     let token = JoinToken { coordinator, authority: Fingerprint::of(b""), secret: Secret([7; 16]) };
     let greeting = tokio::spawn(async move {
@@ -181,7 +181,7 @@ async fn who_is_silent_or_no_coordinator_at_all_is_told_apart() {
 }
 
 #[tokio::test]
-async fn only_a_welcoming_endpoint_lets_in_who_has_no_certificate() {
+async fn only_welcoming_endpoints_accept_peers_without_certificate() {
     let pki = authority(&[COORDINATOR, "h1"]);
     let stranger = authority(&["h1"]);
     let (_, listener, token) = welcoming(pki.path()).await;

@@ -56,7 +56,7 @@ async fn datagrams_arrive_in_order_and_as_they_were_sent() {
 }
 
 #[tokio::test]
-async fn little_is_kept_for_who_does_not_read() {
+async fn queue_is_bounded_for_peers_that_do_not_read() {
     let [(near, _to_near), (_far, mut to_far)] = ends().await;
     let (mut taken, mut refused) = (0, 0);
     while refused < 200 {
@@ -93,7 +93,7 @@ async fn an_idle_connection_stays_and_a_lost_one_takes_nothing() {
 }
 
 #[tokio::test]
-async fn what_is_never_opened_stands_until_it_is_dropped() {
+async fn unopened_outlet_stands_until_dropped() {
     let (outbox, outlet) = datagrams::queue();
     outbox.send(b"first", 5).unwrap();
     assert!(outbox.stands());
@@ -102,7 +102,7 @@ async fn what_is_never_opened_stands_until_it_is_dropped() {
 }
 
 #[tokio::test]
-async fn what_is_no_train_is_not_sent() {
+async fn rejects_malformed_datagram_trains() {
     let (outbox, _outlet) = datagrams::queue();
     for (datagrams, each) in [(&[][..], 1), (&[0; LONGEST + 1], 1400), (&[1], 0), (&[1], LONGEST + 1)] {
         assert_eq!(outbox.send(datagrams, each).unwrap_err().kind(), io::ErrorKind::InvalidInput);
@@ -120,7 +120,7 @@ async fn heard(bytes: &[u8]) -> io::Result<Option<Vec<u8>>> {
 }
 
 #[tokio::test]
-async fn what_nobody_says_is_refused() {
+async fn rejects_malformed_frames() {
     let frame = |length: u32, rest: &[u8]| [&length.to_le_bytes()[..], rest].concat();
     assert_eq!(heard(&frame(3, &[1, 0, 9])).await.unwrap(), Some(vec![9]));
     assert_eq!(heard(&frame(0, &[])).await.unwrap(), None);
@@ -134,7 +134,7 @@ async fn what_nobody_says_is_refused() {
 }
 
 #[tokio::test]
-async fn who_is_slow_is_not_silent() {
+async fn slow_peers_are_not_silent() {
     let (mut near, far) = connection().await;
     let (_outbox, outlet) = datagrams::queue();
     let mut inbox = outlet.open(far).unwrap();

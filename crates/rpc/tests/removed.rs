@@ -55,14 +55,14 @@ async fn each_end_may_take_part_as_long_as_nobody_was_removed() {
 }
 
 #[tokio::test]
-async fn who_was_removed_is_refused_whoever_dials_until_the_name_is_another_keys() {
+async fn removed_hosts_are_refused_in_both_directions() {
     let pki = authority(&["h1", "h2"]);
     let (listener, _) = listen().await;
     let (before, other) = (endpoint(pki.path(), "h1"), endpoint(pki.path(), "h2"));
     other.gate().set(without("h1", None));
     let (_, refused) = join(&before, &other, &listener).await;
     let refused = refused.unwrap_err().to_string();
-    assert!(refused.contains("the host `h1` was removed"), "{refused}");
+    assert!(refused.contains("host `h1` was removed"), "{refused}");
     assert!(join(&other, &before, &listener).await.0.unwrap_err().to_string().contains("was removed"));
     let heir = reissue(pki.path(), "h1");
     let after = endpoint(pki.path(), "h1");
@@ -74,7 +74,7 @@ async fn who_was_removed_is_refused_whoever_dials_until_the_name_is_another_keys
 }
 
 #[tokio::test]
-async fn connections_with_who_is_removed_end_at_once_and_no_others() {
+async fn revocation_closes_only_the_removed_hosts_connections() {
     let pki = authority(&["h1", "h2", "h3"]);
     let (listener, _) = listen().await;
     let (h1, h2, h3) = (endpoint(pki.path(), "h1"), endpoint(pki.path(), "h2"), endpoint(pki.path(), "h3"));
@@ -95,7 +95,7 @@ async fn connections_with_who_is_removed_end_at_once_and_no_others() {
 }
 
 #[tokio::test]
-async fn the_coordinator_lets_in_who_was_removed_to_tell_him() {
+async fn coordinator_tells_removed_hosts_that_they_were_removed() {
     let pki = authority(&[COORDINATOR, "h1"]);
     let gate = Gate::default();
     let coordinator = endpoint(pki.path(), COORDINATOR).behind(gate.clone());

@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use fabric::{Epoch, Vid};
 use moves::MoveId;
-use moves::journal::{Exit, Image, Instance, MoveRecord, Record};
+use moves::journal::{Exit, Instance, MoveRecord, Record, Snapshot};
 use redb::{ReadableTable, ReadableTableMetadata, TableDefinition, WriteTransaction};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -108,22 +108,22 @@ impl Store {
     ///
     /// # Errors
     /// If the file cannot be read or understood.
-    pub fn load(&self) -> Result<Image, StoreError> {
+    pub fn load(&self) -> Result<Snapshot, StoreError> {
         self.file.read(|read| {
-            let mut image = Image::default();
+            let mut snapshot = Snapshot::default();
             for row in read.open_table(INSTANCES)?.iter()? {
                 let (vid, bytes) = row?;
-                image.instances.extend(Vid::new(vid.value()).zip(Some(decode(bytes.value())?)));
+                snapshot.instances.extend(Vid::new(vid.value()).zip(Some(decode(bytes.value())?)));
             }
             for row in read.open_table(MOVES)?.iter()? {
                 let (id, bytes) = row?;
-                image.moves.insert(MoveId(id.value()), decode(bytes.value())?);
+                snapshot.moves.insert(MoveId(id.value()), decode(bytes.value())?);
             }
             let numbers = read.open_table(NUMBERS)?;
             let last = |what| Ok::<_, redb::Error>(numbers.get(what)?.map_or(0, |last| last.value()));
-            image.last_move = MoveId(last(LAST_MOVE)?);
-            image.last_epoch = Epoch(last(LAST_INSTANCE_EPOCH)?);
-            Ok(image)
+            snapshot.last_move = MoveId(last(LAST_MOVE)?);
+            snapshot.last_epoch = Epoch(last(LAST_INSTANCE_EPOCH)?);
+            Ok(snapshot)
         })
     }
 
@@ -270,32 +270,32 @@ fn apply(write: &WriteTransaction, record: &Record) -> Result<(), redb::Error> {
     let mut instances = write.open_table(INSTANCES)?;
     let mut moves = write.open_table(MOVES)?;
     let ids = moves_of(record);
-    let mut image = Image::default();
+    let mut snapshot = Snapshot::default();
     for id in &ids {
-        image.moves.extend(take(&moves, id.0)?.map(|known| (*id, known)));
+        snapshot.moves.extend(take(&moves, id.0)?.map(|known| (*id, known)));
     }
-    let known: Vec<(MoveId, MoveRecord)> = image.moves.clone().into_iter().collect();
+    let known: Vec<(MoveId, MoveRecord)> = snapshot.moves.clone().into_iter().collect();
     let vids: Vec<Vid> = vid_of(record).into_iter().chain(known.iter().map(|(_, known)| known.vid)).collect();
     for vid in &vids {
-        image.instances.extend(take(&instances, vid.lid())?.map(|instance| (*vid, instance)));
+        snapshot.instances.extend(take(&instances, vid.lid())?.map(|instance| (*vid, instance)));
     }
     if let Record::InstanceEnded { vid, exit } = record
         && *exit != Exit::NotStarted
-        && let Some(instance) = image.instances.get(vid)
+        && let Some(instance) = snapshot.instances.get(vid)
     {
         keep_ended_instance(
             write,
             &EndedInstance { vid: *vid, instance: instance.clone(), exit: exit.clone() },
         )?;
     }
-    image.apply(record);
+    snapshot.apply(record);
     for vid in vids {
-        put(&mut instances, vid.lid(), image.instances.get(&vid))?;
+        put(&mut instances, vid.lid(), snapshot.instances.get(&vid))?;
     }
     for id in ids {
-        put(&mut moves, id.0, image.moves.get(&id))?;
+        put(&mut moves, id.0, snapshot.moves.get(&id))?;
     }
-    note_highest(write, LAST_INSTANCE_EPOCH, image.last_epoch.0)?;
+    note_highest(write, LAST_INSTANCE_EPOCH, snapshot.last_epoch.0)?;
     note_last_moves(write, record, &known)?;
     if let Record::InstanceAdded { vid, .. } = record {
         // This includes a restored instance, whose VID was not allocated here.

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use fabric::{Epoch, FabricId, Vid};
 use moves::entry::{Entry, NodeRecord, Role};
-use moves::journal::{Exit, Image, Instance, MoveRecord, Record, Stage};
+use moves::journal::{Exit, Instance, MoveRecord, Record, Snapshot, Stage};
 use moves::placement::Placement;
 use moves::{HostName, MoveId, Side};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
@@ -65,27 +65,27 @@ fn record(number: u64) -> Record {
     }
 }
 
-fn image_after(records: u64) -> Image {
-    let mut image = Image::default();
-    (0..records).for_each(|number| image.apply(&record(number)));
-    image
+fn snapshot_after(records: u64) -> Snapshot {
+    let mut snapshot = Snapshot::default();
+    (0..records).for_each(|number| snapshot.apply(&record(number)));
+    snapshot
 }
 
 #[test]
-fn a_store_is_what_its_records_amount_to() {
+fn store_equals_the_result_of_its_records() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");
     let store = Store::open(&path).unwrap();
     for number in 0..100 {
         store.apply(&record(number).into()).unwrap();
-        assert_eq!(store.load().unwrap(), image_after(number + 1), "after record {number}");
+        assert_eq!(store.load().unwrap(), snapshot_after(number + 1), "after record {number}");
     }
     drop(store);
-    assert_eq!(Store::open(&path).unwrap().load().unwrap(), image_after(100));
+    assert_eq!(Store::open(&path).unwrap().load().unwrap(), snapshot_after(100));
 }
 
 #[test]
-fn when_an_instance_has_moved_last_is_known_until_it_ends() {
+fn last_move_time_is_stored_until_the_instance_ends() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");
     let store = Store::open(&path).unwrap();
@@ -207,7 +207,7 @@ async fn the_journal_writes_in_order_and_its_notices_come_after_that() {
         notice.await.unwrap();
     }
     drop(journal);
-    assert_eq!(Store::open(&path).unwrap().load().unwrap(), image_after(20));
+    assert_eq!(Store::open(&path).unwrap().load().unwrap(), snapshot_after(20));
 }
 
 #[test]
@@ -281,15 +281,15 @@ fn a_killed_writer_leaves_every_acknowledged_record() {
     for lines in [1, 2, 3, 5, 7, 11, 13, 17, 40, 80] {
         let acknowledged = write_and_kill(&path, written, lines);
         assert!(acknowledged > written, "the child wrote nothing");
-        let image = Store::open(&path).unwrap().load().unwrap();
-        let in_flight = u64::from(image != image_after(acknowledged));
+        let snapshot = Store::open(&path).unwrap().load().unwrap();
+        let in_flight = u64::from(snapshot != snapshot_after(acknowledged));
         written = acknowledged + in_flight;
-        assert!(image == image_after(written), "neither {acknowledged} records nor one more");
+        assert!(snapshot == snapshot_after(written), "neither {acknowledged} records nor one more");
     }
 }
 
 #[test]
-fn a_store_is_its_owners_alone_also_one_that_was_not() {
+fn store_files_are_accessible_to_their_owner_only() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store");
     let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o777;
@@ -318,7 +318,7 @@ fn fill(path: &Path) {
 }
 
 #[test]
-fn a_full_disk_refuses_what_is_new_and_has_room_for_what_is_under_way() {
+fn full_disk_refuses_new_operations_but_completes_those_in_progress() {
     let disk = small_disk(4096);
     let (path, filler) = (disk.path().join("store"), disk.path().join("fill"));
     let store = NodeStore::open(&path).unwrap();
@@ -347,7 +347,7 @@ fn a_full_disk_refuses_what_is_new_and_has_room_for_what_is_under_way() {
 }
 
 #[test]
-fn who_may_take_part_is_found_again_and_who_may_not() {
+fn membership_survives_reopening() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");
     let change = |tokens: &[(u64, Option<&u8>)], removed: Option<(&str, &u16)>| {

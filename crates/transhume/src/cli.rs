@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn every_command_says_what_it_is_for_with_examples() {
+    fn every_command_has_a_short_description_and_examples() {
         let mut open = vec![Cli::command()];
         while let Some(mut command) = open.pop() {
             open.extend(command.get_subcommands().cloned());

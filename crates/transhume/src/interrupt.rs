@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signal_that_comes_twice_at_once_is_one() {
+    fn duplicate_signals_count_once() {
         let first = Instant::now();
         let after = |ms, signal| (first + Duration::from_millis(ms), signal);
         assert_eq!(second(first, [after(0, SIGINT), after(400, SIGTERM)].into_iter()), None);

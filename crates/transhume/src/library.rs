@@ -14,7 +14,7 @@ const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 /// The environment with which a program loads our libraries in `folder` instead of the system's.
 ///
 /// Both variables are needed: a preloaded library satisfies `dlopen("libibverbs.so.1")`, and the path
-/// `dlopen("libibverbs.so")`. What was preloaded before stays, after ours.
+/// `dlopen("libibverbs.so")`. Libraries that were preloaded before stay, after ours.
 pub fn add_to(mut environment: Vec<(String, String)>, folder: &Path) -> Vec<(String, String)> {
     for name in NAMES.iter().rev() {
         prepend(&mut environment, "LD_PRELOAD", &folder.join(name));
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_there_comes_after_ours() {
+    fn own_libraries_come_first() {
         let mut environment = vec![("LD_PRELOAD".to_owned(), "/a.so".to_owned())];
         prepend(&mut environment, "LD_PRELOAD", Path::new("/b.so"));
         prepend(&mut environment, "LD_LIBRARY_PATH", Path::new("/lib"));

@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_cut() {
+    fn shortens_long_text() {
         assert_eq!(shorten("abcd", 4), "abcd");
         assert_eq!(shorten("abcde", 4), "abc…");
         assert_eq!(shorten("作業作業", 4), "作…");

@@ -129,7 +129,7 @@ fn a_missing_library_is_named_before_anything_is_started() {
 }
 
 #[test]
-fn a_command_that_cannot_be_started_is_told_with_a_shells_exit_code() {
+fn start_failures_return_shell_exit_codes() {
     let stage = Stage::new("unfit");
     for none in [&["run", "--", ""][..], &["run", "--"], &["run"]] {
         let empty = stage.run(none);
@@ -202,7 +202,7 @@ fn output_passes_byte_for_byte() {
 }
 
 #[test]
-fn output_that_was_dropped_is_said_and_is_a_failure() {
+fn dropped_output_is_reported_as_a_failure() {
     let stage = Stage::new("dropped");
     let output = "{\"dropped\":{\"pieces\":9}}\n{\"exited\":{\"code\":0}}\n";
     let _requests = stage.coordinator(&[STARTED, output]);
@@ -212,7 +212,7 @@ fn output_that_was_dropped_is_said_and_is_a_failure() {
 }
 
 #[test]
-fn output_that_may_be_missing_at_the_end_is_said() {
+fn possibly_missing_output_is_reported() {
     let stage = Stage::new("unread");
     let output = "{\"unread\":{\"message\":\"host h1 is down\",\"help\":\"\"}}\n{\"exited\":{\"code\":3}}\n";
     let _requests = stage.coordinator(&[STARTED, output]);
@@ -361,7 +361,7 @@ fn daemons_without_certificates_say_how_to_get_them() {
 }
 
 #[test]
-fn a_daemon_that_cannot_listen_says_what_helps() {
+fn daemon_that_cannot_listen_prints_a_remedy() {
     let stage = Stage::new("listen");
     let folder = stage.folder.display().to_string();
     let twice = stage.run(&["pki", "--dir", &folder, "h1", "h1"]);
@@ -369,8 +369,8 @@ fn a_daemon_that_cannot_listen_says_what_helps() {
     assert!(stage.run(&["pki", "--dir", &folder, "coordinator"]).status.success());
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     for (address, help) in [
-        ("192.0.2.1:7700".to_owned(), "take an address of this host"),
-        (taken.local_addr().unwrap().to_string(), "take another port"),
+        ("192.0.2.1:7700".to_owned(), "use an address of this host"),
+        (taken.local_addr().unwrap().to_string(), "use another port"),
     ] {
         let arguments = ["coordinator", "--listen", &address, "--pki", &folder, "--state", &folder];
         let ended = stage.run(&arguments);
@@ -396,7 +396,7 @@ fn a_coordinator_that_is_ended_takes_its_socket_with_it() {
 }
 
 #[test]
-fn a_daemon_that_is_told_what_to_log_in_no_known_words_does_not_start() {
+fn daemon_rejects_unknown_log_levels() {
     let stage = Stage::new("log");
     let ended = stage.run(&["coordinator", "--listen", "127.0.0.1:0", "--log", "info,node=loud"]);
     assert_eq!(ended.status.code(), Some(2));
@@ -620,7 +620,7 @@ fn with_json_ctrl_c_is_answered_in_json() {
 }
 
 #[test]
-fn control_characters_of_what_is_refused_are_escaped() {
+fn control_characters_in_refusals_are_escaped() {
     let stage = Stage::new("control");
     let refusal = r#"{"failed":{"message":"`a\nb` is not a valid instance name","help":"use\u001b[2J letters"}}
 "#;
@@ -765,7 +765,7 @@ fn leaked(text: String) -> &'static str {
 }
 
 #[test]
-fn a_drain_reports_also_what_went_forward_when_the_coordinator_was_lost() {
+fn drain_reports_moves_completed_while_the_coordinator_was_lost() {
     let stage = Stage::new("drain-lost");
     let begun = leaked(format!("{{\"draining\":{{\"instances\":3}}}}\n{}", move_over("a")));
     let rest = leaked(format!(
@@ -821,7 +821,7 @@ fn a_drain_says_how_much_is_left_and_for_how_long_if_it_is_known() {
 }
 
 #[test]
-fn with_json_a_drain_that_is_ended_reports_what_it_has_moved_and_ctrl_c_is_answered() {
+fn json_drain_reports_moves_after_ctrl_c() {
     let stage = Stage::new("drain-json");
     let listener = UnixListener::bind(stage.socket()).unwrap();
     let mut command = stage.command(&["drain", "h1", "--json"]);
@@ -852,7 +852,7 @@ fn with_json_a_drain_that_is_ended_reports_what_it_has_moved_and_ctrl_c_is_answe
 }
 
 #[test]
-fn of_a_group_it_is_said_once_that_the_coordinator_is_lost() {
+fn group_move_reports_a_lost_coordinator_once() {
     let stage = Stage::new("group-lost");
     let begun = "{\"group_begun\":{\"moves\":[{\"name\":\"a\",\"id\":1,\"to\":\"h2\"},{\"name\":\"b\",\"id\":2,\"to\":\"h2\"}]}}\n";
     let requests = stage.coordinator(&[begun, MOVED, MOVED]);

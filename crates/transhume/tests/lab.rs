@@ -108,7 +108,7 @@ fn command_lines() -> impl Iterator<Item = String> {
 }
 
 #[test]
-fn a_lab_comes_up_shows_itself_and_leaves_nothing() {
+fn lab_starts_shows_status_and_leaves_nothing() {
     let Some(lab) = Named::new("tup") else { return };
     lab.ok(&["lab", "up", "--hosts", "3"]);
     let status = lab.status();
@@ -218,7 +218,7 @@ fn a_lab_has_1_to_250_hosts() {
 }
 
 #[test]
-fn down_clears_what_a_killed_up_has_left() {
+fn down_removes_remains_of_a_killed_up() {
     let Some(lab) = Named::new("tcrash") else { return };
     for namespaces in [1, 3, 5] {
         let mut up = lab.command(&["lab", "up", "--hosts", "4"]).stderr(Stdio::null()).spawn().unwrap();
@@ -265,7 +265,7 @@ fn is_sequence(output: impl BufRead, last: usize) -> bool {
 }
 
 #[test]
-fn a_command_waits_for_who_reads_its_output_and_nothing_is_lost() {
+fn slow_readers_throttle_a_command_without_loss() {
     let Some(lab) = Named::new("tlag") else { return };
     lab.ok(&["lab", "up", "--hosts", "2"]);
     let run = lab.run(&["run", "--", "seq", "600000"]);

@@ -1,4 +1,4 @@
-//! `make bench-drain`: for how long instances stand still when a host is drained, or a group moves, beside moves of one instance.
+//! `make bench-drain`: blackouts of drains and group moves, compared with moves of single instances.
 
 use std::time::Duration;
 
@@ -11,22 +11,22 @@ use e2e::program::Program;
 use e2e::testlab::TestLab;
 use serde_json::Value;
 
-/// How long the ranks may take to their end.
+/// Time limit for the ranks to finish.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Measures the blackouts of drains and groups, and of single moves of the same instances in the same lab.
 #[derive(Parser)]
 struct Options {
-    /// How many moves of one instance drains and groups are compared with
+    /// Number of single moves to compare with
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
     moves: u16,
-    /// Containers that a drain moves
+    /// Number of containers in a drain
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=128))]
     containers: u16,
-    /// Ranks of an MPI job, each connected to all others
+    /// Number of ranks of an MPI job, each connected to all others
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(2..=32))]
     ranks: u16,
-    /// Containers that move as a group
+    /// Number of containers in a group
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=128))]
     group: u16,
 }
@@ -40,7 +40,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Small containers, which leave h1 by a drain with one move at a time, and by another with four.
+/// Small containers that leave h1 by a drain with one move at a time, and by another with four.
 fn containers_drained(count: u16, moves: u16) -> Result<Vec<Row>> {
     let lab = TestLab::up(3)?;
     start(&lab, count)?;
@@ -56,7 +56,7 @@ fn containers_drained(count: u16, moves: u16) -> Result<Vec<Row>> {
     .concat())
 }
 
-/// Ranks of an MPI job, which leave h1 by a drain, and come back and leave as a group.
+/// Ranks of an MPI job that leave h1 by a drain, and return and leave as a group.
 fn ranks_drained(count: u16, moves: u16) -> Result<Vec<Row>> {
     let lab = TestLab::up(3)?;
     let job = Job::start(&lab, &vec!["h1"; count.into()])?;
@@ -87,7 +87,7 @@ fn containers_grouped(count: u16, moves: u16) -> Result<Vec<Row>> {
     Ok(compared(&format!("a group of {count} containers"), &grouped, &single))
 }
 
-/// Starts so many containers on h1.
+/// Starts this many containers on h1.
 fn start(lab: &TestLab, count: u16) -> Result<()> {
     (1..=count).try_for_each(|number| {
         let name = format!("c{number}");
@@ -96,19 +96,19 @@ fn start(lab: &TestLab, count: u16) -> Result<()> {
     })
 }
 
-/// The blackouts of an instance that goes from h1 to h2 and back, in milliseconds.
+/// The blackouts of an instance that moves between h1 and h2, in milliseconds.
 fn moves_of(lab: &TestLab, name: &str, moves: u16) -> Result<Vec<f64>> {
     let there_and_back = ["h2", "h1"].into_iter().cycle().take(2 * usize::from(moves).div_ceil(2));
     there_and_back.map(|host| lab.move_to(name, host).map(|report| blackout(&report))).collect()
 }
 
-/// Drains h1; the blackouts of what was there, so many instances.
+/// Drains h1; returns the blackouts of its instances, which must be `count`.
 fn drain(lab: &TestLab, parallel: &str, count: u16) -> Result<Vec<f64>> {
     let mut report = told(lab, &["drain", "h1", "--parallel", parallel])?;
     blackouts(report["moves"].take(), count)
 }
 
-/// Moves the group; the blackouts of those who were not there, so many instances.
+/// Moves the group; returns the blackouts of the members that moved, which must be `count`.
 fn group(lab: &TestLab, to: &str, count: u16) -> Result<Vec<f64>> {
     blackouts(told(lab, &["move", "--group", GROUP, to])?, count)
 }
@@ -121,7 +121,10 @@ fn told(lab: &TestLab, arguments: &[&str]) -> Result<Value> {
 fn blackouts(reports: Value, count: u16) -> Result<Vec<f64>> {
     let reports: Vec<MoveReport> = serde_json::from_value(reports)?;
     let all_moved = reports.iter().all(|report| report.outcome == Outcome::Moved);
-    ensure!(all_moved && reports.len() == usize::from(count), "not all {count} have moved: {reports:?}");
+    ensure!(
+        all_moved && reports.len() == usize::from(count),
+        "not all {count} instances have moved: {reports:?}"
+    );
     Ok(reports.iter().map(blackout).collect())
 }
 
@@ -129,7 +132,7 @@ fn blackout(report: &MoveReport) -> f64 {
     report.blackout_us as f64 / 1000.0
 }
 
-/// The middle and the longest blackout beside those of single moves, which are told at once.
+/// The median and the longest blackout compared with those of single moves; also printed.
 fn compared(what: &str, ours: &[f64], single: &[f64]) -> Vec<Row> {
     let longest = [quantile(ours, 1.0)];
     let row = |of, ours| Row::compared(format!("{of}, {what}"), ours, ("single move", single), "ms");

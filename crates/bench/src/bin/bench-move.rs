@@ -14,22 +14,22 @@ use e2e::check::{Check, wait_for_progress};
 use e2e::program::Program;
 use e2e::testlab::{CLIENT, TestLab};
 
-/// Measures moves of a program with few and many queue pairs, and of containers with little and much memory, and what plain CRIU
-/// and runc take for the same.
+/// Measures moves of a program with few and many queue pairs, and of containers with little and much memory, and plain CRIU
+/// and runc for the same.
 #[derive(Parser)]
 struct Options {
-    /// Runs of each side; ours and the peer's take turns
+    /// Number of runs of each side, which alternate
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     runs: u16,
     /// Numbers of queue pairs
     #[arg(long, value_delimiter = ',', default_values_t = [1, 64, 512, 4096])]
     qps: Vec<u16>,
-    /// What containers hold, in MiB
+    /// Memory of containers, in MiB
     #[arg(long, value_delimiter = ',', default_values_t = [64, 256, 1024])]
     memory: Vec<u32>,
 }
 
-/// What was measured with one number of queue pairs, in milliseconds.
+/// Measurements with one number of queue pairs, in milliseconds.
 #[derive(Default)]
 struct Series {
     network: Vec<f64>,
@@ -60,7 +60,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Ours and the peer's take turns.
+/// Runs of both sides alternate.
 fn contained(criu: &Path, mebibytes: u32, runs: u16) -> Result<Row> {
     const READY: Duration = Duration::from_secs(60);
     let lab = TestLab::up(2)?;
@@ -79,7 +79,7 @@ fn contained(criu: &Path, mebibytes: u32, runs: u16) -> Result<Row> {
     Ok(Row::compared(format!("blackout of a container, {mebibytes} MiB"), &ours, peer, "ms"))
 }
 
-/// The CRIU that moves use as well.
+/// The CRIU that moves use, too.
 fn criu() -> Result<PathBuf> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/criu.sh");
     let output = Command::new(script).output().with_context(|| format!("cannot run {script}"))?;

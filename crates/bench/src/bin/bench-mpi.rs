@@ -1,4 +1,4 @@
-//! `make bench-mpi`: HPC Challenge on four containers over RDMA, undisturbed and while they move. Its own checks must pass.
+//! `make bench-mpi`: HPC Challenge on four containers over RDMA, with and without moves. Its own checks must pass.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -12,17 +12,17 @@ use e2e::program::Program;
 use e2e::testlab::TestLab;
 use serde_json::Value;
 
-/// How long a run may take.
+/// Time limit of a run.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// What HPC Challenge reads, and what it writes.
+/// The input file of HPC Challenge, and its output file.
 const INPUT: &str = "hpccinf.txt";
 const OUTPUT: &str = "hpccoutf.txt";
 
-/// Measures how much longer HPC Challenge takes for each move of its containers, and how long these stand still.
+/// Measures how much longer HPC Challenge takes per move of its containers, and the blackouts.
 #[derive(Parser)]
 struct Options {
-    /// How often one container is moved in a run
+    /// Number of moves of one container in a run
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
     moves: u16,
     /// The size of the largest matrix
@@ -30,11 +30,11 @@ struct Options {
     size: u32,
 }
 
-/// What happens to a run.
+/// The disturbance of a run.
 #[derive(Clone, Copy)]
 enum Disturbance {
     Nothing,
-    /// One container is moved so often.
+    /// One container moves this many times.
     Moves(u16),
     /// Two containers move together, and back.
     Group,
@@ -42,10 +42,10 @@ enum Disturbance {
     Drain,
 }
 
-/// How a run went.
+/// The result of a run.
 struct Run {
     seconds: f64,
-    /// In milliseconds, of each instance that has moved.
+    /// Blackouts of the instances that moved, in milliseconds.
     blackouts: Vec<f64>,
 }
 
@@ -71,7 +71,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// One run in a lab of its own, whose results HPC Challenge found right.
+/// One run in its own lab, whose results must pass the checks of HPC Challenge.
 fn run(disturbance: Disturbance, size: u32) -> Result<Run> {
     let lab = TestLab::up(3)?;
     let job = Job::start(&lab, &["h1", "h1", "h2", "h2"])?;
@@ -82,12 +82,12 @@ fn run(disturbance: Disturbance, size: u32) -> Result<Run> {
         Ok(lab.transhume(&["exec", "rank4", "--", "pgrep", "-x", "hpcc"])?.status.success())
     })?;
     let blackouts = disturb(&lab, disturbance)?;
-    ensure!(hpcc.is_running()?, "it has ended before all moves were made: take a larger `--size`");
+    ensure!(hpcc.is_running()?, "HPC Challenge ended before all moves were made: use a larger `--size`");
     hpcc.end(LIMIT)?.success()?;
     let seconds = begin.elapsed().as_secs_f64();
     let output = fs::read_to_string(job.folder().join(OUTPUT))?;
     let is_right = output.contains("\nSuccess=1\n") && output.contains("End of HPC Challenge tests");
-    ensure!(is_right && !output.contains("FAILED"), "HPC Challenge finds its results wrong:\n{output}");
+    ensure!(is_right && !output.contains("FAILED"), "the checks of HPC Challenge failed:\n{output}");
     Ok(Run { seconds, blackouts })
 }
 

@@ -1,4 +1,4 @@
-//! `make bench-net`: the overlay between two hosts against other overlays, on the same path, and stations that move.
+//! `make bench-net`: the overlay between two hosts compared with other overlays on the same path, and moves of stations.
 
 use std::time::Duration;
 
@@ -14,27 +14,27 @@ use bench::net::upkeep;
 use bench::report::{self, Row};
 use clap::{Parser, ValueEnum};
 
-/// Compares the overlay with others between the same two hosts.
+/// Compares the overlay with other overlays between the same two hosts.
 #[derive(Parser)]
 struct Options {
-    /// Runs of each; all take turns
+    /// Number of runs of each overlay, which alternate
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
     runs: u16,
-    /// Seconds of each run
+    /// Duration of each run in seconds
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=60))]
     seconds: u16,
-    /// Who is compared with
+    /// The overlays to compare with
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Peer::value_variants().to_vec())]
     peers: Vec<Peer>,
-    /// How often a station is moved on each kind of link
+    /// Number of moves of a station on each kind of link
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u16).range(1..))]
     moves: u16,
-    /// Only what has this in its name, as `latency`
+    /// Only measurements whose name contains this, such as `latency`
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
 }
 
-/// How long the overlay may take until something comes through.
+/// Time limit for the overlay to carry the first frame.
 const READY_LIMIT: Duration = Duration::from_secs(30);
 
 impl Options {
@@ -52,11 +52,11 @@ fn main() -> Result<()> {
     }
     missing.iter().for_each(|missing| println!("{}", missing.in_words()));
     report::print_with_missing("net", &rows, &missing)?;
-    ensure!(is_complete, "not all of the overlay could be measured");
+    ensure!(is_complete, "some measurements of the overlay failed");
     Ok(())
 }
 
-/// Shows rows, and keeps them.
+/// Prints rows, and stores them.
 fn add(rows: &mut Vec<Row>, more: impl IntoIterator<Item = Row>) {
     for row in more {
         println!("{}", row.in_words());
@@ -64,7 +64,7 @@ fn add(rows: &mut Vec<Row>, more: impl IntoIterator<Item = Row>) {
     }
 }
 
-/// What is measured between two hosts. Returns whether all of the overlay could be.
+/// Measures between two hosts. Returns whether all measurements of the overlay succeeded.
 fn compare(options: &Options, rows: &mut Vec<Row>, missing: &mut Vec<Missing>) -> Result<bool> {
     let quantities: Vec<_> =
         QUANTITIES.into_iter().filter(|quantity| options.wants(&quantity.name())).collect();
@@ -75,7 +75,7 @@ fn compare(options: &Options, rows: &mut Vec<Row>, missing: &mut Vec<Missing>) -
     let ground = Ground::new()?;
     let peers = start(&ground, &options.peers, missing);
     let (bare, [ours, plain]) = (ground.bare()?, ground.overlay()?);
-    measure::wait(&ground, &ours, READY_LIMIT).context("the overlay carries nothing")?;
+    measure::wait(&ground, &ours, READY_LIMIT).context("the overlay carries no traffic")?;
     let names = options.peers.iter().map(|peer| peer.name());
     let table = Table::new([bare.name, ours.name, plain.name].into_iter().chain(names).collect());
     let paths = [bare, ours, plain].into_iter().chain(peers.iter().map(|peer| peer.path.clone())).collect();
@@ -95,7 +95,7 @@ fn compare(options: &Options, rows: &mut Vec<Row>, missing: &mut Vec<Missing>) -
     Ok(is_complete)
 }
 
-/// Starts those that can be started.
+/// Starts the peers that are available.
 fn start(ground: &Ground, peers: &[Peer], missing: &mut Vec<Missing>) -> Vec<Running> {
     let mut running = Vec::new();
     for peer in peers {

@@ -1,4 +1,4 @@
-//! `make bench-verbs`: the user-space device against UCX, and libfabric between hosts, on the same paths.
+//! `make bench-verbs`: the user-space device compared with UCX, and between hosts with libfabric, on the same paths.
 
 use anyhow::Result;
 use bench::exchange::{Bench, COMPARISONS, Comparison, Path, Peer, RATES};
@@ -10,7 +10,7 @@ use clap::Parser;
 /// Compares the user-space device with UCX, on one host and between two, and with libfabric between two.
 #[derive(Parser)]
 struct Options {
-    /// Runs of each side; ours and the peers' take turns
+    /// Number of runs of each side, which alternate
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     runs: u16,
     /// Message sizes, in bytes
@@ -47,7 +47,7 @@ fn add(rows: &mut Vec<Row>, row: Row) {
     rows.push(row);
 }
 
-/// Ours against each peer, all of which take turns.
+/// Compares our side with each peer; the runs alternate.
 fn compare(bench: &mut Bench, comparison: &Comparison, path: Path, size: u64, runs: u16) -> Result<Vec<Row>> {
     let mut ours = Vec::new();
     let mut peers: Vec<_> = comparison.peers(path).iter().map(|peer| (*peer, Vec::new())).collect();

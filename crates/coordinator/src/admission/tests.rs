@@ -141,7 +141,7 @@ async fn a_name_is_the_first_ones_who_may_ask_again() {
     assert!(refused.contains("`b`") && refused.contains("--name"), "{refused}");
     for name in ["coordinator", "B"] {
         let refused = world.admit(&request(secret, &second, name)).await.unwrap_err();
-        assert!(refused.contains("no host's certificate"), "{refused}");
+        assert!(refused.contains("not for a host's certificate"), "{refused}");
     }
 }
 

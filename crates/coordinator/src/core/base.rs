@@ -4,7 +4,7 @@ use std::time::Duration;
 use fabric::Vid;
 use moves::HostName;
 use moves::coordinator::MoveView;
-use moves::journal::{Image, Instance};
+use moves::journal::{Instance, Snapshot};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -41,8 +41,8 @@ pub struct Signals {
 
 impl Base {
     /// The instances and moves.
-    pub fn image(&self) -> &Image {
-        self.ledger.image()
+    pub fn snapshot(&self) -> &Snapshot {
+        self.ledger.snapshot()
     }
 
     /// All moves that are not over.
@@ -57,7 +57,7 @@ impl Base {
 
     /// The number of instances on `host`.
     pub fn instances_on(&self, host: &HostName) -> u32 {
-        let here = self.image().instances.values().filter(|instance| instance.host == *host);
+        let here = self.snapshot().instances.values().filter(|instance| instance.host == *host);
         u32::try_from(here.count()).unwrap_or(u32::MAX)
     }
 

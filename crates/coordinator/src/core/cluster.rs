@@ -6,7 +6,7 @@ use std::time::Duration;
 use api::Failure;
 use moves::HostName;
 use moves::coordinator::{Config, Coordinator, Input};
-use moves::journal::Image;
+use moves::journal::Snapshot;
 use rpc::wire::{Answer, FromCoordinator, Question};
 use rpc::{CallError, net};
 use store::{Journal, StoreError};
@@ -56,13 +56,13 @@ impl From<AskError> for Failure {
 }
 
 impl Cluster {
-    /// The cluster as `image` has it, with the features that `add` adds. Moves that were not decided are rolled back. Its owner
+    /// The cluster as `snapshot` has it, with the features that `add` adds. Moves that were not decided are rolled back. Its owner
     /// runs on the current runtime.
     ///
     /// # Errors
     /// Those of `add`.
     pub fn start(
-        image: Image,
+        snapshot: Snapshot,
         journal: impl Journal,
         log: Arc<Log>,
         add: impl FnOnce(&mut State) -> Result<(), StoreError>,
@@ -70,7 +70,7 @@ impl Cluster {
         let (began, signals) = (Instant::now(), Arc::new(Signals::default()));
         let base = Base {
             began,
-            ledger: Ledger::new(image.clone()),
+            ledger: Ledger::new(snapshot.clone()),
             links: Links::default(),
             log,
             signals: signals.clone(),
@@ -78,7 +78,7 @@ impl Cluster {
         };
         let mut state = State::new(base);
         add(&mut state)?;
-        let (machine, outputs) = Coordinator::new(Config::default(), image, Duration::ZERO);
+        let (machine, outputs) = Coordinator::new(Config::default(), snapshot, Duration::ZERO);
         let shared = Arc::new(Shared::new(began, state));
         let (jobs, waiting) = mpsc::unbounded_channel();
         tokio::spawn(Owner::new(machine, Box::new(journal), shared.clone()).serve(outputs, waiting));

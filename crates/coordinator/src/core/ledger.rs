@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fabric::Vid;
 use moves::MoveId;
 use moves::coordinator::{Coordinator, MoveView};
-use moves::journal::{Image, Instance, MoveRecord, Record};
+use moves::journal::{Instance, MoveRecord, Record, Snapshot};
 use moves::progress::{Event, Phase};
 
 /// What a record removes.
@@ -20,24 +20,24 @@ pub struct Removed {
 /// What the durable records amount to. The state machine is ahead of it while a record is being written.
 #[derive(Default)]
 pub struct Ledger {
-    image: Image,
+    snapshot: Snapshot,
     /// How far each move is, and whether it keeps others of its instance from beginning.
     moves: BTreeMap<MoveId, (Phase, bool)>,
 }
 
 impl Ledger {
-    pub(super) fn new(image: Image) -> Self {
-        Self { image, moves: BTreeMap::new() }
+    pub(super) fn new(snapshot: Snapshot) -> Self {
+        Self { snapshot, moves: BTreeMap::new() }
     }
 
     /// The instances and moves.
-    pub fn image(&self) -> &Image {
-        &self.image
+    pub fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
     }
 
     /// All moves that are not over.
     pub fn moves(&self) -> impl Iterator<Item = MoveView<'_>> {
-        self.image.moves.iter().filter_map(|(id, record)| {
+        self.snapshot.moves.iter().filter_map(|(id, record)| {
             let (phase, is_under_way) = *self.moves.get(id)?;
             Some(MoveView { id: *id, record, phase, is_under_way })
         })
@@ -45,7 +45,7 @@ impl Ledger {
 
     /// The instance called `name`.
     pub fn find(&self, name: &str) -> Option<(Vid, &Instance)> {
-        let found = self.image.instances.iter().find(|(_, instance)| instance.name == name);
+        let found = self.snapshot.instances.iter().find(|(_, instance)| instance.name == name);
         found.map(|(vid, instance)| (*vid, instance))
     }
 
@@ -53,11 +53,11 @@ impl Ledger {
     pub(super) fn apply(&mut self, record: &Record) -> Removed {
         let mut removed = Removed::default();
         match record {
-            Record::InstanceEnded { vid, .. } => removed.instance = self.image.instances.get(vid).cloned(),
-            Record::MoveEnded { id } => removed.of_move = self.image.moves.get(id).cloned(),
+            Record::InstanceEnded { vid, .. } => removed.instance = self.snapshot.instances.get(vid).cloned(),
+            Record::MoveEnded { id } => removed.of_move = self.snapshot.moves.get(id).cloned(),
             _ => {}
         }
-        self.image.apply(record);
+        self.snapshot.apply(record);
         removed
     }
 

@@ -89,9 +89,9 @@ impl State {
     }
 
     fn note_news(&mut self, id: MoveId) {
-        let image = self.base.ledger.image();
-        let Some(vid) = image.moves.get(&id).map(|record| record.vid) else { return };
-        if let Some(instance) = image.instances.get(&vid) {
+        let snapshot = self.base.ledger.snapshot();
+        let Some(vid) = snapshot.moves.get(&id).map(|record| record.vid) else { return };
+        if let Some(instance) = snapshot.instances.get(&vid) {
             self.news.push(Moved { vid, host: instance.host.clone(), epoch: instance.epoch });
         }
     }

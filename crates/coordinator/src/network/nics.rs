@@ -44,18 +44,18 @@ pub fn usual_network(plan: &Plan) -> NetworkKind {
 
 /// The locations of the stations of all instances.
 pub fn entries(base: &Base, plan: &Plan) -> Vec<Entry> {
-    base.image().instances.values().filter_map(|instance| entry(plan, instance)).collect()
+    base.snapshot().instances.values().filter_map(|instance| entry(plan, instance)).collect()
 }
 
 /// The hosts that have instances on the overlay.
 pub fn hosts(base: &Base) -> BTreeSet<HostName> {
-    let instances = base.image().instances.values();
+    let instances = base.snapshot().instances.values();
     instances.filter(|instance| on_overlay(instance).is_some()).map(|it| it.host.clone()).collect()
 }
 
 /// The network devices of the instances on `host`, as users see them.
 pub fn noted(base: &Base, host: &HostName) -> Vec<NetDevice> {
-    let here = base.image().instances.values().filter(|instance| instance.host == *host);
+    let here = base.snapshot().instances.values().filter(|instance| instance.host == *host);
     here.filter_map(on_overlay).map(|spec| describe_nic(&spec.name, &spec.network)).collect()
 }
 
@@ -66,7 +66,7 @@ pub fn noted(base: &Base, host: &HostName) -> Vec<NetDevice> {
 /// If an instance has the address: with a duplicate, one of the two would be unreachable.
 pub fn check_no_instances(base: &Base, kind: &DeviceKind) -> Result<(), Failure> {
     let Some(wanted) = devices::address(kind) else { return Ok(()) };
-    let mut instances = base.image().instances.iter();
+    let mut instances = base.snapshot().instances.iter();
     match instances.find(|(vid, _)| wanted == address(**vid)) {
         None => Ok(()),
         Some((_, Instance { name, .. })) => Err(Failure::new(

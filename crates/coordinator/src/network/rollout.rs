@@ -36,7 +36,7 @@ impl Feature for Rollout {
         match recorded.record {
             Record::InstanceAdded { instance, .. } => self.announce(instance, base),
             Record::MovesCommitted { ids } => {
-                let image = base.image();
+                let image = base.snapshot();
                 let moved = ids.iter().filter_map(|id| image.instances.get(&image.moves.get(id)?.vid));
                 moved.for_each(|instance| self.announce(instance, base));
             }

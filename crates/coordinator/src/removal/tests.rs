@@ -21,7 +21,7 @@ async fn removed(world: &World, name: &str) -> HostRemoved {
 
 /// Starts an instance on `host`.
 async fn start(world: &World, name: &str, host: &str) {
-    let others = world.cluster.view().image().instances.len() as u16;
+    let others = world.cluster.view().snapshot().instances.len() as u16;
     let instance = Instance {
         name: name.into(),
         fabric: FabricId(1),
@@ -121,7 +121,7 @@ async fn a_host_that_is_lost_takes_its_instances_with_it() {
     assert_eq!(removed.lost_instances, ["job1", "job2"]);
     {
         let state = world.cluster.view();
-        let left: Vec<_> = state.image().instances.values().map(|it| it.name.as_str()).collect();
+        let left: Vec<_> = state.snapshot().instances.values().map(|it| it.name.as_str()).collect();
         assert_eq!(left, ["job3"]);
         assert!(
             state.get::<Lifecycle>().has_ended("job1")

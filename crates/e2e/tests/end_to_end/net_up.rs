@@ -52,7 +52,7 @@ fn tokens_that_are_of_no_use_are_refused_with_the_remedy() -> Result<()> {
     let (first, join) = world.first()?;
     let token = token_in(&join)?;
     let refused = world.refused(1, &["--join", &token[1..]])?;
-    ensure!(refused.contains("this is no join token"), "{refused}");
+    ensure!(refused.contains("not a valid join token"), "{refused}");
     let refused = world.ask(&["net", "token", "--lifetime", "0s"])?.errors;
     ensure!(refused.contains("the lifetime is zero"), "{refused}");
     const LIFETIME: Duration = Duration::from_secs(1);
@@ -70,7 +70,7 @@ fn tokens_that_are_of_no_use_are_refused_with_the_remedy() -> Result<()> {
     let taken = ["net", "up", "--join", token, "--name", "a", "--state", state];
     let taken = world.transhume(1, &taken)?.end(LIMIT)?;
     ensure!(
-        taken.errors.contains("there is a host `a` already") && taken.errors.contains("--name"),
+        taken.errors.contains("a host `a` already exists") && taken.errors.contains("--name"),
         "{taken:?}"
     );
     let mut second = world.up(1, &["--join", token])?;
@@ -145,10 +145,10 @@ fn what_is_in_the_way_is_said() -> Result<()> {
     says(&["--listen", "192.0.2.9:7700"], &["192.0.2.9", "`ip address` lists them"])?;
     let network = &world.machines[0].network;
     network.ip("link add name transhume0 type bridge")?;
-    says(&["--listen", FIRST], &["transhume0", "take another name"])?;
+    says(&["--listen", FIRST], &["transhume0", "choose another name"])?;
     // The port is another program's.
     let listener = network.enter(|| std::net::TcpListener::bind(FIRST))??;
-    says(&["--device", "up0"], &[FIRST, "take another port"])?;
+    says(&["--device", "up0"], &[FIRST, "use another port"])?;
     drop(listener);
     // Others have not heard of it yet, so there is a token although it is not the first attempt.
     let mut first = world.up(0, &["--device", "up0"])?;

@@ -175,6 +175,6 @@ fn a_tap_that_was_there_is_plugged_in_and_stays_as_it_is() -> Result<()> {
     ensure!(failure.contains("several queues"), "{failure}");
     ip_on(&lab, "h2", "link add br7 type bridge")?;
     let failure = refused(&lab, &["attach", "h2", "br7"])?;
-    ensure!(failure.contains("take another name"), "{failure}");
+    ensure!(failure.contains("choose another name"), "{failure}");
     Ok(())
 }

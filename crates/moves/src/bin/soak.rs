@@ -1,5 +1,5 @@
-//! Runs the simulator for as long as asked: `soak SECONDS [FIRST_SEED]`; or checks every
-//! order of messages in the cases that take too long for the tests: `soak exhaustive` (minutes).
+//! Runs the simulator for a given time: `soak SECONDS [FIRST_SEED]`; or checks every
+//! order of messages in cases that are too slow for the tests: `soak exhaustive` (minutes).
 
 use std::env;
 use std::process::ExitCode;
@@ -48,7 +48,7 @@ fn soak(time: Duration, first: u64) -> ExitCode {
     let mut total = Tally::default();
     let mut seed = first;
     while began.elapsed() < time {
-        // A large group takes as long as some hundred others.
+        // A large group takes as long as some hundred other runs.
         let run = if seed.is_multiple_of(256) { run_group } else { run_seed };
         match run(seed, Sabotage::None, false).or_else(|_| run(seed, Sabotage::None, true)) {
             Ok(tally) => total += tally,
@@ -63,7 +63,7 @@ fn soak(time: Duration, first: u64) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Seeds that no run before has had.
+/// Seeds that no earlier run has used.
 fn fresh_seed() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     now.as_secs() << 20

@@ -1,15 +1,15 @@
-//! Moves that are made together: all of them are committed in one record, or all are rolled back.
+//! Group moves: all members are committed in one record, or all roll back.
 //!
-//! Each goes its own way but for three points: no memory is sent before all are prepared, and none is suspended before the memory of
-//! all is sent, so that what stands in the way of one stops no other; and none is committed before all are ready. What happens to one
-//! before that happens to all.
+//! Members proceed independently except at three barriers: no member starts pre-copy before all are prepared, none is suspended before the pre-copy of
+//! all has ended, so that a blocker of one member stops no other; and none is committed before all are ready. Before the commit, a failure
+//! of one member fails all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use fabric::Vid;
 
-use super::live::Live;
+use super::move_progress::MoveProgress;
 use super::{AddError, Coordinator, Output, Refusal};
 use crate::journal::{Instance, MoveRecord, Record, Stage};
 use crate::progress::Phase;
@@ -18,18 +18,18 @@ use crate::{MoveId, Side};
 /// An instance in a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SavedInstance {
-    /// As it was; its host is where it is to be restored.
+    /// The instance as it was saved; its host is the destination of the restore.
     pub instance: Instance,
     /// The directory of its images, on that host.
     pub images: String,
-    /// What the check at its source had found.
+    /// The result of the check at its source.
     pub facts: Vec<u8>,
 }
 
-/// Why a restore does not begin.
+/// Why a restore is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RestoreRefusal {
-    /// There is something else by its name or VID.
+    /// Another instance has its name or VID.
     #[error(transparent)]
     NotAddable(#[from] AddError),
     /// As for a move.
@@ -38,11 +38,11 @@ pub enum RestoreRefusal {
 }
 
 impl Coordinator {
-    /// Begins the moves of several instances, each to its host, that are made together. Their numbers are in the order of
+    /// Begins the moves of several instances as a group. Their numbers are in the order of
     /// VIDs.
     ///
     /// # Errors
-    /// If one of them cannot even begin; then none has.
+    /// If one of them is refused; then none begins.
     pub fn begin_together(
         &mut self,
         destinations: BTreeMap<Vid, Side>,
@@ -58,11 +58,11 @@ impl Coordinator {
         Ok((ids, out))
     }
 
-    /// Begins to restore instances of a checkpoint, all of them or none. Each is on its host from now on, as one that moves there;
-    /// it is no more if that is rolled back.
+    /// Begins to restore the instances of a checkpoint, all of them or none. Each is located on its host from now on, like an instance that moves there;
+    /// a rollback removes it.
     ///
     /// # Errors
-    /// If one of them cannot even begin; then none has.
+    /// If one of them is refused; then none begins.
     pub fn restore_together(
         &mut self,
         saved: BTreeMap<Vid, SavedInstance>,
@@ -72,9 +72,9 @@ impl Coordinator {
         for (vid, SavedInstance { mut instance, images, facts: found }) in saved {
             self.check_addable(vid, &instance).map_err(|error| (vid, error.into()))?;
             self.check_settled(vid).map_err(|refusal| (vid, refusal.into()))?;
-            // Nobody may know it by this epoch or a later one, from before it was ended: what is still said of it then, as its end,
-            // is not about this one.
-            instance.epoch = instance.epoch.max(self.image.last_epoch).next();
+            // A fresh epoch: messages about the instance's earlier life, such as its end, carry lower epochs and
+            // must not apply to the restored one.
+            instance.epoch = instance.epoch.max(self.snapshot.last_epoch).next();
             let (source, destination) = (Side::Images(images), instance.host.clone().into());
             let epoch = instance.epoch;
             let (dry_run, post_copy, stage) = (false, false, Stage::Began);
@@ -85,7 +85,7 @@ impl Coordinator {
         }
         let mut out = Vec::new();
         let ids = self.note_begun(records, facts.into_iter().map(Some), now, &mut out);
-        // In this order: an instance is never known that is nowhere, and that no move brings.
+        // In this order, so that a known instance always has a location or a move that brings it.
         for (vid, instance) in instances {
             self.record(Record::InstanceAdded { vid, instance }, &mut out);
         }
@@ -93,7 +93,7 @@ impl Coordinator {
         Ok((ids, out))
     }
 
-    /// Begins moves that are made together.
+    /// Begins the moves of a group.
     pub(super) fn start(
         &mut self,
         records: Vec<MoveRecord>,
@@ -105,7 +105,7 @@ impl Coordinator {
         ids
     }
 
-    /// Writes moves down that are made together, with what is known of each from an earlier check at its source.
+    /// Records the begin of a group's moves, with the results of earlier checks at the sources.
     fn note_begun(
         &mut self,
         records: Vec<MoveRecord>,
@@ -113,26 +113,27 @@ impl Coordinator {
         now: Duration,
         out: &mut Vec<Output>,
     ) -> Vec<MoveId> {
-        let first = self.image.last_move.0 + 1;
+        let first = self.snapshot.last_move.0 + 1;
         let ids: Vec<_> = (first..).map(MoveId).take(records.len()).collect();
         let together: BTreeSet<_> = ids.iter().copied().collect();
         for ((id, record), facts) in ids.iter().zip(records).zip(facts) {
             self.record(Record::MoveBegan { id: *id, record }, out);
-            self.lives.insert(*id, Live { together: together.clone(), facts, ..Live::new(now) });
+            self.progress
+                .insert(*id, MoveProgress { together: together.clone(), facts, ..MoveProgress::new(now) });
         }
         ids
     }
 
-    /// The moves that are made together with `id`, this one among them.
+    /// The group of move `id`, including `id`.
     pub(super) fn together(&self, id: MoveId) -> BTreeSet<MoveId> {
-        let known = self.lives.get(&id).map(|live| live.together.clone());
+        let known = self.progress.get(&id).map(|progress| progress.together.clone());
         known.filter(|together| !together.is_empty()).unwrap_or_else(|| [id].into())
     }
 
-    /// The destination is prepared, or the source checked if there is none. When all are, the memory of their instances is sent; those
-    /// that are saved are suspended.
+    /// Handles a prepared destination, or a checked source if there is no destination. When all are prepared, pre-copy begins; for a
+    /// checkpoint, the suspension.
     pub(super) fn prepared(&mut self, id: MoveId, now: Duration, out: &mut Vec<Output>) {
-        if self.is_last(id, |live| &mut live.is_prepared) {
+        if self.is_last(id, |progress| &mut progress.is_prepared) {
             let phase = match (self.is_restore(id), self.is_save(id)) {
                 (true, _) => Phase::Restore,
                 (_, true) => Phase::Suspend,
@@ -142,9 +143,9 @@ impl Coordinator {
         }
     }
 
-    /// The memory is sent. When that of all is, they are suspended.
+    /// Handles the end of a pre-copy. When all have ended, the members are suspended.
     pub(super) fn copied(&mut self, id: MoveId, now: Duration, out: &mut Vec<Output>) {
-        if self.is_last(id, |live| &mut live.is_copied) {
+        if self.is_last(id, |progress| &mut progress.is_copied) {
             self.enter_together(id, Phase::Suspend, now, out);
         }
     }
@@ -153,22 +154,24 @@ impl Coordinator {
         self.together(id).into_iter().for_each(|id| self.enter(id, phase, now, out));
     }
 
-    /// The destination holds the restored copy, or the images are saved. When all are so far, the moves are committed, or the
-    /// instances run on.
+    /// Handles a restored copy that is held, or saved images. When all members are ready, the moves are committed, or the
+    /// saved instances resume.
     pub(super) fn ready(&mut self, id: MoveId, now: Duration, out: &mut Vec<Output>) {
-        if self.is_last(id, |live| &mut live.is_ready) {
+        if self.is_last(id, |progress| &mut progress.is_ready) {
             let together = self.together(id);
             if self.is_save(id) { self.saved(together, now, out) } else { self.commit(together, now, out) }
         }
     }
 
-    /// Notes that `id` has reached a point for which those wait that are made together. True if all have.
-    fn is_last(&mut self, id: MoveId, reached: impl Fn(&mut Live) -> &mut bool) -> bool {
-        if let Some(live) = self.lives.get_mut(&id) {
-            *reached(live) = true;
-            // It is the others for which is waited now, and these have deadlines of their own.
-            live.deadline = None;
+    /// Records that `id` has reached a barrier. Returns true if all members have.
+    fn is_last(&mut self, id: MoveId, reached: impl Fn(&mut MoveProgress) -> &mut bool) -> bool {
+        if let Some(progress) = self.progress.get_mut(&id) {
+            *reached(progress) = true;
+            // The other members are still awaited, and they have deadlines of their own.
+            progress.deadline = None;
         }
-        self.together(id).iter().all(|id| self.lives.get_mut(id).is_some_and(|live| *reached(live)))
+        self.together(id)
+            .iter()
+            .all(|id| self.progress.get_mut(id).is_some_and(|progress| *reached(progress)))
     }
 }

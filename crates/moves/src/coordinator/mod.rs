@@ -1,4 +1,4 @@
-//! The coordinator: every instance's location, every move, and all decisions.
+//! The coordinator: the locations of all instances, all moves, and all decisions.
 //!
 //! ```text
 //!            Ready from the destination         Running            Destroyed
@@ -8,22 +8,22 @@
 //!     └──────────────────────────────▶ RolledBack ──────────────────────────▶ (ended)
 //! ```
 //!
-//! The destination of a post-copy move says Incomplete before it says Running; so long the move is Committed, in [`Phase::Fetch`].
+//! The destination of a post-copy move reports Incomplete before Running; until then the move is Committed, in [`Phase::Fetch`].
 //!
-//! A checkpoint ends otherwise: Began, Sent from all sources, Saved, RolledBack from the source, (ended).
+//! A checkpoint takes another path: Began, Sent from all sources, Saved, RolledBack from the source, (ended).
 //!
-//! The boxes are [`Stage`]s, written down before anyone hears of them. What lies between — the
-//! [`Phase`] — is forgotten by a restart, and need not be remembered: an undecided move is then
-//! rolled back, a decided one is asked for again.
+//! The boxes are [`Stage`]s, which are recorded before they are announced. The [`Phase`] within a
+//! stage is volatile: after a restart an uncommitted move is
+//! rolled back, and a committed one is directed again.
 //!
-//! A move blocks others of its instance until the instance runs, with all its memory: until it is Confirmed, or the
-//! source has reported the rollback. What is then left on the other host is a debt: the directive
-//! is repeated when that host comes back. A move of the instance to that host begins, but its
-//! destination is not told before the debt is settled, or the phase's time is over.
+//! A move blocks other moves of its instance until the instance runs with all its memory: until it is Confirmed, or the
+//! source has reported the rollback. Remaining work on the other host is a debt: the directive
+//! is repeated when that host reconnects. A new move of the instance to that host may begin, but its
+//! destination gets no directive before the debt is settled, or the phase's deadline has passed.
 
 mod group;
-mod live;
 mod lost;
+mod move_progress;
 mod reports;
 mod silence;
 mod stages;
@@ -34,29 +34,29 @@ use std::time::Duration;
 use fabric::Vid;
 
 use crate::due::Due;
-use crate::journal::{Image, Instance, MoveRecord, Record, Stage};
+use crate::journal::{Instance, MoveRecord, Record, Snapshot, Stage};
 use crate::progress::{Event, InstanceEnded, Phase};
 use crate::protocol::{Location, MAX_BLOB, ToCoordinator, ToNode};
 use crate::{HostName, MoveId, Side};
 pub use group::{RestoreRefusal, SavedInstance};
-use live::Live;
+use move_progress::MoveProgress;
 
-/// How long the coordinator waits, and how much it takes on.
+/// Time limits and capacities of the coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Config {
-    /// Before a directive that is not yet fulfilled is sent again.
+    /// Interval before an unfulfilled directive is sent again.
     pub repeat: Duration,
-    /// For the checks and the preparation.
+    /// Deadline of the checks and the preparation.
     pub prepare: Duration,
-    /// For other dumps on the source's machine, and for all libraries of the instance to close their links.
+    /// Deadline for other dumps on the source's machine, and for all libraries of the instance to close their links.
     pub suspend: Duration,
-    /// For the dump and the images' way; in pre-copy, from one word of progress to the next.
+    /// Deadline of the dump and the transfer; in pre-copy, the longest time without progress.
     pub transfer: Duration,
-    /// For the restore, after all was sent.
+    /// Deadline of the restore, after the transfer.
     pub restore: Duration,
-    /// For a host that cannot be reached to come back, before the commit.
+    /// How long an unreachable host may take to reconnect, before the commit.
     pub unreachable: Duration,
-    /// The most moves that are not over, of all instances.
+    /// The most moves in progress, of all instances.
     pub max_moves: usize,
 }
 
@@ -74,107 +74,107 @@ impl Default for Config {
     }
 }
 
-/// What happened to the coordinator.
+/// An input of the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Input {
-    /// A node's connection is there (again).
+    /// A node has connected.
     LinkUp(HostName),
-    /// A node's connection is lost.
+    /// A node has disconnected.
     LinkDown(HostName),
-    /// A message from the node of `from`, which the connection has authenticated.
+    /// A message from the node of `from`, authenticated by the connection.
     Message {
         /// Its host.
         from: HostName,
-        /// What it says.
+        /// The message.
         message: ToCoordinator,
     },
     /// The time of [`Coordinator::wake_at`] has come.
     Tick,
 }
 
-/// What the coordinator is to do.
+/// An output of the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Output {
-    /// Make this durable before going on to the outputs behind it.
+    /// Make this durable before performing the outputs after it.
     Record(Record),
-    /// Send this to the node of `to`; drop it if there is no connection.
+    /// Send this to the node of `to`; drop it if the node is not connected.
     Send {
         /// Its host.
         to: HostName,
-        /// What to say.
+        /// The message.
         message: ToNode,
     },
-    /// Tell the move's user.
+    /// Tell the user of the move.
     Event {
         /// Which move.
         id: MoveId,
-        /// What happened.
+        /// The event.
         event: Event,
     },
-    /// Tell whoever waits for the instance.
+    /// Tell the waiters of the instance.
     InstanceEnded(InstanceEnded),
 }
 
-/// A user's wish for a move.
+/// A request for a move.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct MoveRequest {
     /// Which instance.
     pub vid: Vid,
-    /// Where to.
+    /// The destination.
     pub destination: HostName,
-    /// Only make the checks.
+    /// Only check for blockers.
     pub dry_run: bool,
-    /// Let it run before all its memory is there.
+    /// Run the instance on the destination before all its memory is there.
     pub post_copy: bool,
 }
 
-/// Why a move does not begin.
+/// Why a move is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// There is no such instance.
     #[error("there is no instance {0}")]
     UnknownInstance(Vid),
-    /// The instance is there already.
+    /// The instance is already on the destination.
     #[error("the instance is already on host {0}")]
     SameHost(HostName),
-    /// A node that takes part is not connected.
+    /// A node of the move is not connected.
     #[error(
-        "host {0} is not connected to the coordinator: see that its node runs and reaches the coordinator"
+        "host {0} is not connected to the coordinator: check that its node runs and can reach the coordinator"
     )]
     NotConnected(HostName),
-    /// Another move of the instance is not over.
-    #[error("{0} of the same instance is not over: wait for it or cancel it")]
+    /// Another move of the instance is in progress.
+    #[error("{0} of the same instance is in progress: wait for it or cancel it")]
     InProgress(MoveId),
-    /// An instance that lacks a part of its memory cannot leave.
+    /// Memory of the instance is still on its source, so it cannot move.
     #[error(
-        "{id} of the same instance is not over: a part of its memory is on {host} still; wait until that is fetched"
+        "{id} of the same instance is in progress: part of its memory is still on {host}; wait until it has been fetched"
     )]
     Fetching {
         /// The move.
         id: MoveId,
-        /// Where the memory is.
+        /// The host with the rest of the memory.
         host: Side,
     },
     /// The limit on moves is reached.
-    #[error("{0} moves are not over: wait for some to end")]
+    #[error("too many moves are in progress ({0}): wait until some of them have ended")]
     TooMany(usize),
 }
 
-/// Why a move is not cancelled.
+/// Why a move cannot be cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TooLate {
     /// It is committed.
-    #[error("{0} is committed and goes forward")]
+    #[error("{0} is committed and cannot be cancelled")]
     Committed(MoveId),
-    /// It is a checkpoint, and complete.
-    #[error("{0} is a checkpoint, and complete")]
+    /// It is a complete checkpoint.
+    #[error("{0} is a complete checkpoint")]
     Saved(MoveId),
-    /// It is over, or never was.
+    /// It is over, or never existed.
     #[error("{0} is over")]
     Over(MoveId),
 }
 
-/// Why an instance is not added.
+/// Why an instance cannot be added.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddError {
     /// The VID belongs to another instance.
@@ -184,41 +184,45 @@ pub enum AddError {
     #[error("the name {0:?} is in use: choose another with --name")]
     NameTaken(String),
     /// The specification is too large.
-    #[error("the instance's command, environment and settings take more than {MAX_BLOB} bytes")]
+    #[error("the instance's command, environment and settings exceed {MAX_BLOB} bytes")]
     SpecTooLarge,
 }
 
-/// A move that is not over.
+/// A move in progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MoveView<'a> {
     /// Its number.
     pub id: MoveId,
-    /// What is durable about it.
+    /// Its durable record.
     pub record: &'a MoveRecord,
-    /// How far it is.
+    /// Its phase.
     pub phase: Phase,
-    /// It is not yet over for the instance, of which no other move may begin.
+    /// Whether it blocks other moves of the instance.
     pub is_under_way: bool,
 }
 
-/// All locations and all moves.
+/// The locations of all instances and all moves.
 #[derive(Clone, Debug, Hash)]
 pub struct Coordinator {
     config: Config,
-    image: Image,
-    lives: BTreeMap<MoveId, Live>,
+    snapshot: Snapshot,
+    progress: BTreeMap<MoveId, MoveProgress>,
     linked: BTreeSet<HostName>,
-    /// Who asked where an instance is while it was on its way.
+    /// Nodes that asked for the location of an instance while it was moving.
     waiting: BTreeMap<Vid, BTreeSet<HostName>>,
 }
 
 impl Coordinator {
-    /// The coordinator with what its records amount to. Moves that are not committed are rolled back.
+    /// Creates the coordinator from its snapshot. Uncommitted moves are rolled back.
     #[must_use]
-    pub fn new(config: Config, image: Image, now: Duration) -> (Self, Vec<Output>) {
-        let lives = image.moves.iter().map(|(id, record)| (*id, Live::after_restart(record, now))).collect();
+    pub fn new(config: Config, snapshot: Snapshot, now: Duration) -> (Self, Vec<Output>) {
+        let progress = snapshot
+            .moves
+            .iter()
+            .map(|(id, record)| (*id, MoveProgress::after_restart(record, now)))
+            .collect();
         let mut coordinator =
-            Self { config, image, lives, linked: BTreeSet::new(), waiting: BTreeMap::new() };
+            Self { config, snapshot, progress, linked: BTreeSet::new(), waiting: BTreeMap::new() };
         let mut out = Vec::new();
         for id in coordinator.undecided().collect::<Vec<_>>() {
             coordinator.give_up(id, vec!["the coordinator restarted".into()], now, &mut out);
@@ -229,7 +233,7 @@ impl Coordinator {
         (coordinator, out)
     }
 
-    /// Enters an instance, which its host's node is to start once this is durable.
+    /// Adds an instance, which its host's node starts once the record is durable.
     ///
     /// # Errors
     /// If its VID or name is taken, or its specification is too large.
@@ -241,10 +245,10 @@ impl Coordinator {
     }
 
     fn check_addable(&self, vid: Vid, instance: &Instance) -> Result<(), AddError> {
-        if self.image.instances.contains_key(&vid) {
+        if self.snapshot.instances.contains_key(&vid) {
             return Err(AddError::VidTaken(vid));
         }
-        if self.image.instances.values().any(|other| other.name == instance.name) {
+        if self.snapshot.instances.values().any(|other| other.name == instance.name) {
             return Err(AddError::NameTaken(instance.name.clone()));
         }
         if instance.spec.len() > MAX_BLOB {
@@ -256,22 +260,22 @@ impl Coordinator {
     /// Begins a move, or a dry run of one.
     ///
     /// # Errors
-    /// If it cannot even begin.
+    /// If it is refused.
     pub fn begin(&mut self, request: MoveRequest, now: Duration) -> Result<(MoveId, Vec<Output>), Refusal> {
         let MoveRequest { vid, destination, dry_run, post_copy } = request;
         let record = MoveRecord { post_copy, ..self.admit(vid, destination.into(), dry_run, 0)? };
         let mut out = Vec::new();
         self.start(vec![record], now, &mut out);
-        Ok((self.image.last_move, out))
+        Ok((self.snapshot.last_move, out))
     }
 
-    /// Rolls a move back for `reason`, in words, if it is not committed.
+    /// Cancels a move with `reason`, if it is not committed.
     ///
     /// # Errors
     /// If it is committed, saved or over.
     pub fn cancel(&mut self, id: MoveId, reason: String, now: Duration) -> Result<Vec<Output>, TooLate> {
         let mut out = Vec::new();
-        match self.image.moves.get(&id).map(|record| &record.stage) {
+        match self.snapshot.moves.get(&id).map(|record| &record.stage) {
             None => return Err(TooLate::Over(id)),
             Some(Stage::Committed | Stage::Confirmed) => return Err(TooLate::Committed(id)),
             Some(Stage::Saved) => return Err(TooLate::Saved(id)),
@@ -281,7 +285,7 @@ impl Coordinator {
         Ok(out)
     }
 
-    /// Takes what happened at `now`, a time on any clock that does not go back.
+    /// Handles an input at `now`, a time on a monotonic clock.
     pub fn handle(&mut self, input: Input, now: Duration) -> Vec<Output> {
         let mut out = Vec::new();
         match input {
@@ -293,22 +297,22 @@ impl Coordinator {
         out
     }
 
-    /// When [`Input::Tick`] is due, if nothing else happens before.
+    /// When [`Input::Tick`] is due, unless another input comes first.
     #[must_use]
     pub fn wake_at(&self) -> Option<Duration> {
-        self.lives.values().filter_map(Live::next_due).min().map(|due| due.0)
+        self.progress.values().filter_map(MoveProgress::next_due).min().map(|due| due.0)
     }
 
-    /// What the records so far amount to.
+    /// The snapshot that results from the records so far.
     #[must_use]
-    pub fn image(&self) -> &Image {
-        &self.image
+    pub fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
     }
 
-    /// What the check at its source has found for a move, if it has, and no coordinator was restarted since.
+    /// The result of the check at the move's source, if it is available in this coordinator's lifetime.
     #[must_use]
     pub fn facts(&self, id: MoveId) -> Option<&[u8]> {
-        self.lives.get(&id)?.facts.as_deref()
+        self.progress.get(&id)?.facts.as_deref()
     }
 
     /// Whether the node of `host` is connected.
@@ -317,22 +321,22 @@ impl Coordinator {
         self.linked.contains(host)
     }
 
-    /// Every move that is not over.
+    /// All moves in progress.
     pub fn moves(&self) -> impl Iterator<Item = MoveView<'_>> {
-        self.image.moves.iter().filter_map(|(id, record)| {
+        self.snapshot.moves.iter().filter_map(|(id, record)| {
             let is_under_way = self.blocks(*id, record);
-            Some(MoveView { id: *id, record, phase: self.lives.get(id)?.phase, is_under_way })
+            Some(MoveView { id: *id, record, phase: self.progress.get(id)?.phase, is_under_way })
         })
     }
 
-    /// Where `vid` is; `None` if it is gone.
+    /// The location of `vid`; `None` if the instance is gone.
     #[must_use]
     pub fn locate(&self, vid: Vid) -> Option<Location> {
-        let instance = self.image.instances.get(&vid)?;
+        let instance = self.snapshot.instances.get(&vid)?;
         Some(Location { host: instance.host.clone(), epoch: instance.epoch, moving: self.is_moving(vid) })
     }
 
-    /// The record of a move that is to begin, behind so many `others`.
+    /// Admits a move, as the last of `others` further moves, and returns its record.
     fn admit(
         &self,
         vid: Vid,
@@ -340,7 +344,7 @@ impl Coordinator {
         dry_run: bool,
         others: usize,
     ) -> Result<MoveRecord, Refusal> {
-        let instance = self.image.instances.get(&vid).ok_or(Refusal::UnknownInstance(vid))?;
+        let instance = self.snapshot.instances.get(&vid).ok_or(Refusal::UnknownInstance(vid))?;
         if destination.is(&instance.host) {
             return Err(Refusal::SameHost(instance.host.clone()));
         }
@@ -351,23 +355,23 @@ impl Coordinator {
         self.admitted(MoveRecord { vid, source, destination, epoch, dry_run, post_copy, stage }, others)
     }
 
-    /// Whether no other move of `vid` stands in the way of one that is to begin.
+    /// Checks that no other move of `vid` blocks a new one.
     ///
     /// # Errors
     /// If one does.
     pub fn check_settled(&self, vid: Vid) -> Result<(), Refusal> {
         let unsettled = self.moves_of(vid).find(|(id, record)| self.blocks(*id, record));
         let Some((id, record)) = unsettled else { return Ok(()) };
-        Err(match self.lives.get(&id).map(|live| live.phase) {
+        Err(match self.progress.get(&id).map(|progress| progress.phase) {
             Some(Phase::Fetch) => Refusal::Fetching { id, host: record.source.clone() },
             _ => Refusal::InProgress(id),
         })
     }
 
-    /// `record`, if there is room for one more behind so many `others`, and its hosts are there.
+    /// Admits `record` if the limit on moves allows it after `others` further moves, and its hosts are connected.
     fn admitted(&self, record: MoveRecord, others: usize) -> Result<MoveRecord, Refusal> {
-        if self.image.moves.len() + others >= self.config.max_moves {
-            return Err(Refusal::TooMany(self.image.moves.len() + others));
+        if self.snapshot.moves.len() + others >= self.config.max_moves {
+            return Err(Refusal::TooMany(self.snapshot.moves.len() + others));
         }
         let away = record.hosts().find(|host| !self.linked.contains(*host)).cloned();
         away.map_or(Ok(record), |host| Err(Refusal::NotConnected(host)))
@@ -375,32 +379,33 @@ impl Coordinator {
 
     fn link_up(&mut self, host: HostName, out: &mut Vec<Output>) {
         self.linked.insert(host.clone());
-        for (id, record) in &self.image.moves {
+        for (id, record) in &self.snapshot.moves {
             let all = record.hosts().all(|host| self.linked.contains(host));
-            if let Some(live) = self.lives.get_mut(id).filter(|_| all) {
-                live.unreachable_at = None;
+            if let Some(progress) = self.progress.get_mut(id).filter(|_| all) {
+                progress.unreachable_at = None;
             }
         }
-        let directives = self.lives.keys().flat_map(|id| self.directives(*id));
+        let directives = self.progress.keys().flat_map(|id| self.directives(*id));
         out.extend(directives.filter(|output| matches!(output, Output::Send { to, .. } if *to == host)));
     }
 
     fn link_down(&mut self, host: &HostName, now: Duration) {
         self.linked.remove(host);
-        for (id, record) in &self.image.moves {
+        for (id, record) in &self.snapshot.moves {
             let takes_part = record.hosts().any(|part| part == host);
-            if let Some(live) = self.lives.get_mut(id).filter(|_| takes_part && record.stage == Stage::Began)
+            if let Some(progress) =
+                self.progress.get_mut(id).filter(|_| takes_part && record.stage == Stage::Began)
             {
-                live.unreachable_at.get_or_insert(Due::after(now, self.config.unreachable));
+                progress.unreachable_at.get_or_insert(Due::after(now, self.config.unreachable));
             }
         }
     }
 
     fn tick(&mut self, now: Duration, out: &mut Vec<Output>) {
-        for id in self.lives.keys().copied().collect::<Vec<_>>() {
+        for id in self.progress.keys().copied().collect::<Vec<_>>() {
             if let Some(reason) = self.overdue(id, now) {
                 self.give_up(id, vec![reason], now, out);
-            } else if self.lives.get(&id).is_some_and(|live| live.repeat_at.reached(now)) {
+            } else if self.progress.get(&id).is_some_and(|progress| progress.repeat_at.reached(now)) {
                 self.tell_silence(id, now, out);
                 self.tell_unanswered_restore(id, now, out);
                 self.direct(id, now, out);
@@ -408,52 +413,57 @@ impl Coordinator {
         }
     }
 
-    /// Why a move that can still be rolled back has taken too long, if it has.
+    /// Why an uncommitted move is overdue, if it is.
     fn overdue(&self, id: MoveId, now: Duration) -> Option<String> {
-        let (live, record) = (self.lives.get(&id)?, self.image.moves.get(&id)?);
+        let (progress, record) = (self.progress.get(&id)?, self.snapshot.moves.get(&id)?);
         if record.stage != Stage::Began {
             return None;
         }
-        if live.unreachable_at.is_some_and(|due| due.reached(now)) {
+        if progress.unreachable_at.is_some_and(|due| due.reached(now)) {
             let away = record.hosts().find(|host| !self.linked.contains(*host));
-            return away.map(|host| format!("host {host} cannot be reached"));
+            return away.map(|host| format!("host {host} is unreachable"));
         }
-        live.deadline.filter(|due| due.reached(now))?;
+        progress.deadline.filter(|due| due.reached(now))?;
         Some(match self.debt(id, record) {
             Some(debt) => {
                 let host = &record.destination;
-                format!("host {host} has not yet removed what {debt} of the same instance left there")
+                format!("host {host} has not yet cleaned up after {debt} of the same instance")
             }
-            None => format!("the {} phase took longer than it may", live.phase.name()),
+            None => format!("the {} phase exceeded its time limit", progress.phase.name()),
         })
     }
 
     fn undecided(&self) -> impl Iterator<Item = MoveId> {
-        self.image.moves.iter().filter(|(_, record)| record.stage == Stage::Began).map(|(id, _)| *id)
+        self.snapshot.moves.iter().filter(|(_, record)| record.stage == Stage::Began).map(|(id, _)| *id)
     }
 
-    /// Restores that are confirmed: there is nothing to remove at their source.
+    /// Confirmed restores, which have no source to clean up.
     fn without_source(&self) -> impl Iterator<Item = MoveId> {
-        let confirmed = self.image.moves.iter().filter(|(_, record)| record.stage == Stage::Confirmed);
+        let confirmed = self.snapshot.moves.iter().filter(|(_, record)| record.stage == Stage::Confirmed);
         confirmed.filter(|(_, record)| record.source.host().is_none()).map(|(id, _)| *id)
     }
 
     fn moves_of(&self, vid: Vid) -> impl Iterator<Item = (MoveId, &MoveRecord)> {
-        self.image.moves.iter().filter(move |(_, record)| record.vid == vid).map(|(id, record)| (*id, record))
+        self.snapshot
+            .moves
+            .iter()
+            .filter(move |(_, record)| record.vid == vid)
+            .map(|(id, record)| (*id, record))
     }
 
-    /// Whether the move keeps others of its instance from beginning.
+    /// Whether the move blocks other moves of its instance.
     fn blocks(&self, id: MoveId, record: &MoveRecord) -> bool {
         match record.stage {
             Stage::Began | Stage::Committed => true,
             Stage::Confirmed => false,
             Stage::RolledBack { .. } | Stage::Saved => {
-                record.source.host().is_some() && self.lives.get(&id).is_some_and(|live| !live.source_done)
+                record.source.host().is_some()
+                    && self.progress.get(&id).is_some_and(|progress| !progress.source_done)
             }
         }
     }
 
-    /// The earlier move that has left something on the destination, which must go before it is prepared.
+    /// The earlier move whose remains on the destination must be removed before it is prepared.
     fn debt(&self, id: MoveId, record: &MoveRecord) -> Option<MoveId> {
         let mut earlier = self.moves_of(record.vid).filter(|(other, _)| self.begins(id) && *other < id);
         let left = |(_, other): &(MoveId, &MoveRecord)| match other.stage {
@@ -465,14 +475,16 @@ impl Coordinator {
     }
 
     fn is_moving(&self, vid: Vid) -> bool {
-        let runs = |live: &Live| matches!(live.phase, Phase::Prepare | Phase::Precopy | Phase::Fetch);
-        let suspended = |id| self.lives.get(&id).is_some_and(|live| !runs(live));
+        let runs = |progress: &MoveProgress| {
+            matches!(progress.phase, Phase::Prepare | Phase::Precopy | Phase::Fetch)
+        };
+        let suspended = |id| self.progress.get(&id).is_some_and(|progress| !runs(progress));
         self.moves_of(vid).any(|(id, record)| self.blocks(id, record) && suspended(id))
     }
 
-    /// Writes a record down: here, and by its output.
+    /// Applies a record, and outputs it.
     fn record(&mut self, record: Record, out: &mut Vec<Output>) {
-        self.image.apply(&record);
+        self.snapshot.apply(&record);
         out.push(Output::Record(record));
     }
 }

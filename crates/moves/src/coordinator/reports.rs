@@ -1,4 +1,4 @@
-//! What the nodes say, and what it means for a move.
+//! Handles the reports of nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -41,7 +41,7 @@ impl Coordinator {
         out.push(Output::Send { to: from.clone(), message: ToNode::Located { places } });
     }
 
-    /// A node speaks for its own part in a move only.
+    /// Handles a node's report. A node speaks for its own part in a move only.
     pub(super) fn report(
         &mut self,
         from: &HostName,
@@ -51,15 +51,15 @@ impl Coordinator {
         now: Duration,
         out: &mut Vec<Output>,
     ) {
-        let Some(record) = self.image.moves.get(&id) else {
+        let Some(record) = self.snapshot.moves.get(&id) else {
             return self.report_of_ended(from, id, vid, &report, out);
         };
         if record.vid != vid {
             return;
         }
         let record = record.clone();
-        if let Some(live) = self.lives.get_mut(&id) {
-            live.heard(&record, from, now);
+        if let Some(progress) = self.progress.get_mut(&id) {
+            progress.heard(&record, from, now);
         }
         let report = bounded(report);
         if record.source.is(from) {
@@ -69,8 +69,8 @@ impl Coordinator {
         }
     }
 
-    /// A directive that came late can make a destination prepare for a move that is over. No
-    /// source is left in one: a move is over when its source has said so.
+    /// Handles a report about a move that has ended: a delayed directive may have made a destination prepare again. A source
+    /// cannot be left over, because a move ends only after its source has reported.
     fn report_of_ended(&self, from: &HostName, id: MoveId, vid: Vid, report: &Report, out: &mut Vec<Output>) {
         let waits = matches!(
             report,
@@ -80,7 +80,7 @@ impl Coordinator {
                 | Report::Failed { .. }
                 | Report::Trouble { .. }
         );
-        if waits && id <= self.image.last_move {
+        if waits && id <= self.snapshot.last_move {
             let message = ToNode::Move { id, vid, directive: Directive::RollBack };
             out.push(Output::Send { to: from.clone(), message });
         }
@@ -95,7 +95,7 @@ impl Coordinator {
         now: Duration,
         out: &mut Vec<Output>,
     ) {
-        let Some(phase) = self.lives.get(&id).map(|live| live.phase) else { return };
+        let Some(phase) = self.progress.get(&id).map(|progress| progress.phase) else { return };
         match (&record.stage, report) {
             (Stage::Began, Report::Checked { facts }) if phase == Phase::Prepare => {
                 self.source_checked(id, record, facts, now, out);
@@ -140,11 +140,11 @@ impl Coordinator {
         out: &mut Vec<Output>,
     ) {
         if facts.len() > MAX_BLOB {
-            let reason = format!("what the check at the source found takes more than {MAX_BLOB} bytes");
+            let reason = format!("the result of the check at the source exceeds {MAX_BLOB} bytes");
             return self.give_up(id, vec![reason], now, out);
         }
-        if let Some(live) = self.lives.get_mut(&id).filter(|live| live.facts.is_none()) {
-            live.facts = Some(facts);
+        if let Some(progress) = self.progress.get_mut(&id).filter(|progress| progress.facts.is_none()) {
+            progress.facts = Some(facts);
             match record.destination {
                 Side::Host(_) => self.direct(id, now, out),
                 Side::Images(_) => self.prepared(id, now, out),
@@ -161,38 +161,38 @@ impl Coordinator {
         now: Duration,
         out: &mut Vec<Output>,
     ) {
-        let Some(live) = self.lives.get_mut(&id) else { return };
+        let Some(progress) = self.progress.get_mut(&id) else { return };
         match (&record.stage, report) {
             (Stage::Began, Report::Checked { .. }) if record.dry_run => {
                 self.end_dry_run(id, Outcome::Feasible, now, out);
             }
-            (Stage::Began, Report::Prepared) if live.phase == Phase::Prepare => {
+            (Stage::Began, Report::Prepared) if progress.phase == Phase::Prepare => {
                 self.prepared(id, now, out);
             }
             (Stage::Began, Report::Progress { bytes, total }) => {
                 self.goes_on(id, (bytes, total), now, out);
             }
-            // A restore needs nobody's suspension, and may be ready before others are prepared.
+            // A restore waits for no suspension, and may be ready before others are prepared.
             (Stage::Began, Report::Ready)
-                if live.phase == Phase::Prepare && record.source.host().is_none() =>
+                if progress.phase == Phase::Prepare && record.source.host().is_none() =>
             {
                 self.prepared(id, now, out);
                 self.ready(id, now, out);
             }
-            (Stage::Began, Report::Ready) if live.phase != Phase::Prepare => self.ready(id, now, out),
+            (Stage::Began, Report::Ready) if progress.phase != Phase::Prepare => self.ready(id, now, out),
             (Stage::Began, Report::Refused { reasons }) => self.give_up(id, reasons, now, out),
             (Stage::Began, Report::Failed { reason } | Report::Trouble { reason }) => {
                 self.give_up(id, vec![reason], now, out);
             }
-            (Stage::Committed, Report::Incomplete) if live.phase == Phase::Resume => {
+            (Stage::Committed, Report::Incomplete) if progress.phase == Phase::Resume => {
                 self.runs_incomplete(id, record.vid, now, out);
             }
-            (Stage::Committed, Report::Progress { bytes, total }) if live.phase == Phase::Fetch => {
+            (Stage::Committed, Report::Progress { bytes, total }) if progress.phase == Phase::Fetch => {
                 out.push(Output::Event { id, event: Event::Progress { bytes, total } });
             }
             (Stage::Committed, Report::Running) => self.confirm(id, record.vid, Outcome::Moved, now, out),
             (Stage::RolledBack { .. }, Report::RolledBack) => {
-                live.destination_done = true;
+                progress.destination_done = true;
                 self.tell_given_up(id, now, out);
                 self.end_rollback(id, out);
             }
@@ -201,21 +201,21 @@ impl Coordinator {
         }
     }
 
-    /// Memory or images come or go. The memory of an instance that runs meanwhile, and the images of a checkpoint, may take as long as
-    /// they do, if there is ever more of them.
+    /// Handles progress of memory or images. Sending the memory of a running instance, and saving or reading a checkpoint, may take any
+    /// time as long as there is progress.
     fn goes_on(&mut self, id: MoveId, (bytes, total): (u64, u64), now: Duration, out: &mut Vec<Output>) {
         out.push(Output::Event { id, event: Event::Progress { bytes, total } });
-        let Some(phase) = self.lives.get(&id).map(|live| live.phase) else { return };
+        let Some(phase) = self.progress.get(&id).map(|progress| progress.phase) else { return };
         let may_last = phase == Phase::Precopy || self.is_save(id) || self.is_restore(id);
         let limit = self.limit(id, phase).filter(|_| may_last);
-        if let (Some(limit), Some(live)) = (limit, self.lives.get_mut(&id))
-            && live.deadline.is_some()
+        if let (Some(limit), Some(progress)) = (limit, self.progress.get_mut(&id))
+            && progress.deadline.is_some()
         {
-            live.deadline = Some(Due::after(now, limit));
+            progress.deadline = Some(Due::after(now, limit));
         }
     }
 
-    /// An instance speaks from where it is, with its present epoch; an older word is only acknowledged.
+    /// Handles the end of an instance. Only a report from its location with its current epoch counts; an older one is just acknowledged.
     pub(super) fn exited(
         &mut self,
         from: &HostName,
@@ -225,13 +225,13 @@ impl Coordinator {
         now: Duration,
         out: &mut Vec<Output>,
     ) {
-        let instance = self.image.instances.get(&vid);
+        let instance = self.snapshot.instances.get(&vid);
         let name = instance.map(|instance| instance.name.clone());
         if instance.is_some_and(|instance| instance.host == *from && instance.epoch == epoch) {
             self.record(Record::InstanceEnded { vid, exit: exit.clone() }, out);
             out.push(Output::InstanceEnded(InstanceEnded { vid, exit: exit.clone() }));
         }
-        for (id, record) in self.image.moves.clone() {
+        for (id, record) in self.snapshot.moves.clone() {
             if record.vid == vid {
                 self.exited_in_move(id, (name.as_deref(), &record), from, (epoch, &exit), now, out);
             }
@@ -269,7 +269,7 @@ fn trouble(id: MoveId, host: &HostName, reason: String, out: &mut Vec<Output>) {
     out.push(Output::Event { id, event: Event::Trouble { host: host.clone(), reason } });
 }
 
-/// The report with its texts cut to what is kept of them.
+/// Truncates the texts of a report to their limits.
 fn bounded(report: Report) -> Report {
     match report {
         Report::Refused { mut reasons } => {

@@ -1,4 +1,4 @@
-//! What the coordinator says, and what a node does about it.
+//! Handles the coordinator's directives.
 
 use std::collections::BTreeMap;
 
@@ -75,7 +75,7 @@ impl NodeAgent {
     }
 }
 
-/// What an instance does with a directive. The answer is what there is to report at once.
+/// Handles a directive for an instance. Returns the immediate report, if any.
 impl Cell {
     fn check_source(
         &mut self,
@@ -103,16 +103,18 @@ impl Cell {
         out: &mut Vec<Output>,
     ) -> Option<Report> {
         if self.entry.is_some() {
-            return refused("this host still has something of the instance; try again in a moment");
+            return refused(
+                "this host has not yet cleaned up after an earlier move of the instance; try again in a moment",
+            );
         }
         self.ask(Step::Check(id), check, vid, out);
         None
     }
 
-    /// Starts a check or a pre-copy, or lets it wait for what is under way; the same is not made twice at a time.
+    /// Starts a check or a pre-copy, or queues it behind the operation in progress; duplicates are ignored.
     fn ask(&mut self, step: Step, operation: Operation, vid: Vid, out: &mut Vec<Output>) {
         if self.step() != Some(step) {
-            self.live.asked = Some((step, operation));
+            self.volatile.asked = Some((step, operation));
             self.advance(vid, out);
         }
     }
@@ -120,7 +122,7 @@ impl Cell {
     fn precopy(&mut self, id: MoveId, vid: Vid, precopy: Operation, out: &mut Vec<Output>) -> Option<Report> {
         match self.entry.as_ref().map(|entry| &entry.role) {
             Some(Role::Host { last_move, .. }) if id <= *last_move => None,
-            Some(Role::Host { .. }) => match &self.live.precopied {
+            Some(Role::Host { .. }) => match &self.volatile.precopied {
                 Some((of, report)) if *of == id => Some(report.clone()),
                 _ => {
                     self.ask(Step::Precopy(id), precopy, vid, out);
@@ -133,10 +135,10 @@ impl Cell {
         }
     }
 
-    /// Whether the memory has been sent to a destination that is a host.
+    /// Whether pre-copy to a destination host has ended.
     fn is_copied(&self, id: MoveId, destination: &Side) -> bool {
         let copied = |(of, report): &(_, _)| *of == id && matches!(report, Report::Copied { .. });
-        destination.host().is_none() || self.live.precopied.as_ref().is_some_and(copied)
+        destination.host().is_none() || self.volatile.precopied.as_ref().is_some_and(copied)
     }
 
     fn prepare(&mut self, id: MoveId, vid: Vid, entry: Entry, out: &mut Vec<Output>) -> Option<Report> {
@@ -149,14 +151,16 @@ impl Cell {
             }
             Some(Role::Destination { id: mine, .. }) if *mine == id => self.report_of(vid),
             Some(Role::Destination { id: mine, .. }) if *mine < id => {
-                // A newer move of the instance exists, so this one is rolled back.
+                // A newer move of the instance exists, so this one has been rolled back.
                 self.decide_roll_back(vid, out);
                 None
             }
             Some(Role::Host { last_move, .. }) if id <= *last_move => None,
             Some(Role::Source { id: mine, .. }) if id <= *mine => None,
             Some(Role::Destination { .. }) => None,
-            Some(_) => refused("this host still has something of the instance; try again in a moment"),
+            Some(_) => refused(
+                "this host has not yet cleaned up after an earlier move of the instance; try again in a moment",
+            ),
         }
     }
 
@@ -172,13 +176,13 @@ impl Cell {
         match here.map(|here| &here.role) {
             Some(Role::Host { last_move, .. }) if id <= *last_move => None,
             Some(Role::Host { memory_at: Some(_), .. }) => {
-                Some(failed("a part of the instance's memory is not here yet"))
+                Some(failed("part of the instance's memory is not here yet"))
             }
             Some(Role::Host { .. }) if here.is_some_and(|here| here.epoch != entry.epoch) => {
                 Some(failed("the instance is here with another epoch"))
             }
             Some(Role::Host { .. }) if !is_copied => Some(failed(RESTARTED)),
-            Some(Role::Host { .. }) if !self.live.running => None,
+            Some(Role::Host { .. }) if !self.volatile.running => None,
             Some(Role::Host { .. }) => {
                 self.become_role(vid, entry, out);
                 self.cancel(vid, out);
@@ -236,7 +240,7 @@ impl Cell {
                 None
             }
             Some(Role::Destination { id: mine, .. }) if *mine <= id => {
-                // An older one is rolled back, too, since a newer move of the instance existed.
+                // An older move has been rolled back, too, because a newer move of the instance existed.
                 self.decide_roll_back(vid, out);
                 None
             }
@@ -245,20 +249,20 @@ impl Cell {
     }
 
     fn report_when_running(&mut self, id: MoveId) -> Option<Report> {
-        if !self.live.running {
-            self.live.owes = self.live.owes.max(Some(id));
+        if !self.volatile.running {
+            self.volatile.owes = self.volatile.owes.max(Some(id));
         }
-        self.live.running.then_some(Report::RolledBack)
+        self.volatile.running.then_some(Report::RolledBack)
     }
 
-    /// Remembers that directives up to `id` are over.
+    /// Marks directives up to `id` as obsolete.
     fn pass_over(&mut self, id: MoveId, vid: Vid, out: &mut Vec<Output>) {
         let Some(entry) = &mut self.entry else { return };
         if let Role::Host { last_move, .. } = &mut entry.role {
             *last_move = id;
         }
         let entry = entry.clone();
-        (self.live.asked, self.live.precopied) = (None, None);
+        (self.volatile.asked, self.volatile.precopied) = (None, None);
         out.push(Output::Record(NodeRecord::Set { vid, entry }));
         if matches!(self.step(), Some(Step::Precopy(of)) if of <= id) {
             self.cancel(vid, out);

@@ -1,4 +1,4 @@
-//! The part of a node: its instances, and what it does for their moves.
+//! A node's part in the protocol: its instances, and its operations for their moves.
 //!
 //! ```text
 //!            Suspend (newer than last_move)            Destroy
@@ -16,18 +16,18 @@
 //!   Host, Resuming ── the instance ends ──▶ Ended ── ExitRecorded ──▶ (removed)
 //! ```
 //!
-//! A copy of a post-copy move that is released becomes a Host that knows where a part of its memory is, and it fetches that before
-//! anything else is done with it.
+//! A copy of a post-copy move that is released becomes a Host that records which host has the rest of its memory, and fetches that before
+//! any other operation.
 //!
-//! Each box is an [`Entry`], written down before the operation that it stands for begins. So a
-//! node that restarts knows the worst that may have happened: it takes up what is decided,
-//! reports the rest as failed, and waits for the coordinator. It never decides by itself: there
-//! is no time-out on the way from Source to Host, nor from Held to Resuming.
+//! Each box is an [`Entry`], written before the corresponding operation begins. So a
+//! restarted node knows the worst case: it continues committed moves,
+//! reports others as failed, and waits for the coordinator. It never decides itself: there
+//! is no timeout from Source to Host, nor from Held to Resuming.
 //!
-//! While it is checked, and its memory is sent in pre-copy, the instance runs on: its source is a Host still, and writes nothing down.
+//! The instance runs during its check and pre-copy: its source is still a Host, and writes no record.
 //!
-//! An instance has at most one engine operation under way. When a directive makes it pointless,
-//! it is cancelled, and the next one starts when its result is in.
+//! An instance has at most one engine operation in progress. When a directive makes it obsolete,
+//! it is cancelled, and the next operation starts after its result.
 
 mod cell;
 mod directives;
@@ -47,12 +47,12 @@ use crate::{HostName, MoveId, Side};
 use cell::Cell;
 use wanted::Wanted;
 
-/// How long a node waits before it says or tries something again.
+/// Intervals of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Config {
-    /// Before a report that has no answer is sent again.
+    /// Interval before an unanswered report is sent again.
     pub repeat: Duration,
-    /// Before an operation that must succeed is tried again.
+    /// Interval before an operation that must succeed is retried.
     pub retry: Duration,
 }
 
@@ -62,33 +62,33 @@ impl Default for Config {
     }
 }
 
-/// What happened to a node.
+/// An input of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Input {
-    /// The connection to the coordinator is there (again).
+    /// The node has connected to the coordinator.
     LinkUp,
     /// The connection to the coordinator is lost.
     LinkDown,
     /// A message from the coordinator.
     Message(ToNode),
-    /// The operation of this instance ended. Exactly one for each [`Output::Operate`].
+    /// The operation of this instance has ended. There is exactly one for each [`Output::Operate`].
     Ended {
         /// Which instance.
         vid: Vid,
-        /// How it ended.
+        /// Its outcome.
         outcome: Outcome,
     },
-    /// [`Operation::Precopy`] or [`Operation::Send`] has sent or saved some more, [`Operation::Receive`] has taken more from a
-    /// checkpoint, or [`Operation::Fetch`] from the source.
+    /// Progress of [`Operation::Precopy`] or [`Operation::Send`], of [`Operation::Receive`] from a
+    /// checkpoint, or of [`Operation::Fetch`].
     Progress {
         /// Which instance.
         vid: Vid,
         /// Bytes so far.
         bytes: u64,
-        /// Bytes in all, as far as known.
+        /// Total bytes, as far as known.
         total: u64,
     },
-    /// The processes of an instance, or of a held copy, are gone, and no operation asked for it.
+    /// The processes of an instance, or of a held copy, are gone without an operation that ends them.
     Exited {
         /// Which instance.
         vid: Vid,
@@ -99,187 +99,187 @@ pub enum Input {
     Tick,
 }
 
-/// What a node is to do.
+/// An output of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Output {
-    /// Make this durable before going on to the outputs behind it.
+    /// Make this durable before performing the outputs after it.
     Record(NodeRecord),
     /// Send this to the coordinator; drop it if there is no connection.
     Send(ToCoordinator),
-    /// Start an operation of the engine. [`Input::Ended`] tells how it went.
+    /// Start an engine operation. [`Input::Ended`] reports its outcome.
     Operate {
         /// On which instance.
         vid: Vid,
-        /// What to do.
+        /// The operation.
         operation: Operation,
     },
-    /// End this instance's operation soon, undone or done; its [`Input::Ended`] still comes.
+    /// Cancel this instance's operation; its [`Input::Ended`] still follows.
     Cancel {
         /// Which instance.
         vid: Vid,
     },
-    /// The answer to [`NodeAgent::locate`]. While `moving`, another one follows.
+    /// The answer to [`NodeAgent::locate`]. While `moving`, another answer follows.
     Located {
         /// Which instance.
         vid: Vid,
-        /// Where it is; `None` if it is gone.
+        /// Its location; `None` if it is gone.
         location: Option<Location>,
     },
-    /// A move that the instance has not left for is over: what the check and the pre-copy have got ready for it may go.
+    /// A move is over without suspending the instance: resources that the check and the pre-copy have prepared can be freed.
     Stays {
         /// Which instance.
         vid: Vid,
     },
-    /// The coordinator knows that the instance ended: what is left of it may go.
+    /// The coordinator has recorded the instance's end: its remains can be removed.
     Farewell {
         /// Which instance.
         vid: Vid,
     },
 }
 
-/// What the engine can do. Every operation can be asked for again after it was interrupted at any
-/// point, and then brings about the same.
+/// An engine operation. Every operation can be repeated after an interruption at any
+/// point, with the same result.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
-    /// Find what hinders the instance from leaving. Ends in `Checked` or `Refused`.
+    /// Check for blockers on the source. Ends in `Checked` or `Refused`.
     CheckSource {
-        /// Where it would go.
+        /// The destination.
         destination: Side,
-        /// Whether it will not go, so that nothing is to be got ready for that.
+        /// Whether it is a dry run, which prepares nothing.
         dry_run: bool,
     },
-    /// Find what hinders the instance from coming; leave nothing. Ends in `Checked` or `Refused`.
+    /// Check for blockers on the destination, without side effects. Ends in `Checked` or `Refused`.
     CheckDestination {
-        /// How to make it.
+        /// The specification.
         spec: Vec<u8>,
-        /// What the check at the source found.
+        /// The result of the check at the source.
         facts: Vec<u8>,
-        /// Whether it would run here before all its memory is here.
+        /// Whether it would be a post-copy move.
         post_copy: bool,
     },
-    /// Check, make room, and be ready for the images. Ends in `Done` or `Refused`.
+    /// Check, reserve resources, and get ready for the images. Ends in `Done` or `Refused`.
     Prepare {
         /// Which move.
         id: MoveId,
-        /// The instance's epoch if the move commits.
+        /// The instance's epoch after the commit.
         epoch: Epoch,
-        /// Where it comes from.
+        /// The source.
         source: Side,
-        /// How to make it.
+        /// The specification.
         spec: Vec<u8>,
-        /// What the check at the source found.
+        /// The result of the check at the source.
         facts: Vec<u8>,
-        /// Whether it will run before all its memory is here.
+        /// Whether it is a post-copy move.
         post_copy: bool,
     },
-    /// Take the images from the source, or from the directory where they were saved, make them durable, restore them and hold the copy before
-    /// it executes anything. Ends in `Done` or `Failed`.
+    /// Receive the images from the source, or read them from a checkpoint, make them durable, restore them and hold the copy before
+    /// it executes any instruction. Ends in `Done` or `Failed`.
     Receive {
         /// Which move.
         id: MoveId,
     },
-    /// Hold a copy, restored from the kept images unless it is held already. Only asked for while
+    /// Hold a copy, restored from the stored images unless it is held already. Only requested while
     /// the copy has not been released. Ends in `Done` or `Failed`.
     Restore {
         /// Which move.
         id: MoveId,
     },
-    /// Let the held copy run. `Done` if it runs (also if it did before), `Incomplete` if a part of its memory is not here,
-    /// `Failed` if it is certain that it has executed nothing, `Gone` if it may have run and is no more.
+    /// Release the held copy. `Done` if it runs (or ran already), `Incomplete` if part of its memory is missing,
+    /// `Failed` if it has certainly executed no instruction, `Gone` if it may have run and no longer exists.
     Release {
         /// Which move.
         id: MoveId,
-        /// The instance's epoch from now on.
+        /// The instance's new epoch.
         epoch: Epoch,
     },
-    /// Send the memory of the instance, which runs on, to the destination, which awaits it. Nothing of it outlives the node.
+    /// Pre-copy: send the memory of the running instance to the destination. The result does not outlive the node's process.
     /// Ends in `Copied` or `Failed`.
     Precopy {
         /// Which move.
         id: MoveId,
-        /// Where it goes.
+        /// The destination.
         destination: HostName,
-        /// Whether it is enough to send it once.
+        /// Whether a single round is enough.
         post_copy: bool,
     },
-    /// Have every library of the instance close its links. Ends in `Suspended` or `Failed`.
+    /// Make every library of the instance close its links. Ends in `Suspended` or `Failed`.
     Suspend,
-    /// Dump the instance, leave it stopped, and send the images, or save them. Ends in `Sent` or `Failed`.
+    /// Dump the instance, leave it stopped, and send or save the images. Ends in `Sent` or `Failed`.
     Send {
         /// Which move.
         id: MoveId,
-        /// Where it goes.
+        /// The destination.
         destination: Side,
     },
-    /// Make the instance run here, whatever a suspension or dump, or the node's restart, has left
-    /// of it. `Done` if it runs; `Gone` if there is nothing to run, also if it was never started;
-    /// `Failed` to try again.
+    /// Make the instance run here after a suspension, a dump, or a restart of the
+    /// node. `Done` if it runs; `Gone` if there is nothing to run, even if it was never started;
+    /// `Failed` to retry.
     Continue {
         /// The instance's epoch.
         epoch: Epoch,
     },
-    /// Fetch what memory the instance, which runs, lacks still. `Done` if it has all; `Gone` if that cannot be had any more, and the
-    /// instance has been ended; `Failed` to try again.
+    /// Fetch the missing memory of the running instance. `Done` if it is complete; `Gone` if the memory is lost, and the
+    /// instance has been ended; `Failed` to retry.
     Fetch {
-        /// Which move has left it behind.
+        /// The post-copy move.
         id: MoveId,
-        /// Where it is.
+        /// The host with the memory.
         source: HostName,
     },
-    /// Remove the destination's copy, its images and its room. Ends in `Done` or `Failed`.
+    /// Remove the destination's copy, its images and its reserved resources. Ends in `Done` or `Failed`.
     Abort {
         /// Which move.
         id: MoveId,
     },
-    /// Remove the source's stopped copy and what belongs to it. Ends in `Done` or `Failed`.
+    /// Remove the source's stopped copy and its resources. Ends in `Done` or `Failed`.
     Destroy {
         /// Which move.
         id: MoveId,
     },
 }
 
-/// How an operation ended.
+/// The outcome of an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// It is done.
+    /// It succeeded.
     Done,
-    /// It is done, and a part of the instance's memory is at the source still.
+    /// It succeeded, but part of the instance's memory is still on the source.
     Incomplete,
-    /// The check found nothing that hinders.
+    /// The check found no blockers.
     Checked {
-        /// For the check at the destination; empty there.
+        /// For the check at the destination; empty from there.
         facts: Vec<u8>,
     },
-    /// The check found what hinders.
+    /// The check found blockers.
     Refused {
-        /// Each in words, with the way out.
+        /// Each blocker with its remedy.
         reasons: Vec<String>,
     },
-    /// The memory is sent.
+    /// Pre-copy has ended.
     Copied {
-        /// Bytes in all.
+        /// Total bytes.
         bytes: u64,
     },
     /// The instance's libraries have closed their links.
     Suspended(Suspension),
-    /// The images are sent.
+    /// The images were sent.
     Sent {
-        /// Bytes in all.
+        /// Total bytes.
         bytes: u64,
     },
-    /// It could not be done, or was cancelled.
+    /// It failed, or was cancelled.
     Failed {
-        /// Why, in words.
+        /// The reason.
         reason: String,
     },
-    /// There is nothing left that could run.
+    /// Nothing is left that could run.
     Gone {
         /// How the instance ended.
         exit: Exit,
     },
 }
 
-/// A node's view of its instances and their moves.
+/// A node's state: its instances and their moves.
 #[derive(Clone, Debug, Hash)]
 pub struct NodeAgent {
     host: HostName,
@@ -291,7 +291,7 @@ pub struct NodeAgent {
 }
 
 impl NodeAgent {
-    /// The agent of `host` with what its records amount to. Its outputs take up what was under way.
+    /// Creates the agent of `host` from its durable entries. Its outputs resume interrupted operations.
     #[must_use]
     pub fn new(
         host: HostName,
@@ -310,8 +310,8 @@ impl NodeAgent {
         (agent, out)
     }
 
-    /// Enters an instance that is about to be started here. Its end comes as [`Input::Exited`],
-    /// also if it could not be started.
+    /// Adds an instance that is about to be started here. Its end is reported as [`Input::Exited`],
+    /// even if it could not be started.
     ///
     /// # Errors
     /// If the node has an entry for `vid` already.
@@ -324,7 +324,7 @@ impl NodeAgent {
         Ok(vec![Output::Record(NodeRecord::Set { vid, entry })])
     }
 
-    /// Asks where `vid` is, for a library that needs a link to it. [`Output::Located`] follows at
+    /// Asks for the location of `vid`, for a library that needs a link to it. [`Output::Located`] follows at
     /// once or later, until it names a location that is not moving.
     pub fn locate(&mut self, vid: Vid, now: Duration) -> Vec<Output> {
         if let Some(epoch) = self.epoch_of_running(vid) {
@@ -336,7 +336,7 @@ impl NodeAgent {
         self.wanted.next_question().map(Output::Send).into_iter().collect()
     }
 
-    /// Takes what happened at `now`, a time on any clock that does not go back.
+    /// Handles an input at `now`, a time on a monotonic clock.
     pub fn handle(&mut self, input: Input, now: Duration) -> Vec<Output> {
         let mut out = Vec::new();
         match input {
@@ -355,20 +355,20 @@ impl NodeAgent {
         out
     }
 
-    /// When [`Input::Tick`] is due, if nothing else happens before.
+    /// When [`Input::Tick`] is due, unless another input comes first.
     #[must_use]
     pub fn wake_at(&self) -> Option<Duration> {
-        let retries = self.cells.values().filter_map(|cell| cell.live.retry_at);
+        let retries = self.cells.values().filter_map(|cell| cell.volatile.retry_at);
         retries.chain(self.repeat_at).min().map(|due| due.0)
     }
 
-    /// What the node remembers of `vid`.
+    /// The entry of `vid`.
     #[must_use]
     pub fn entry(&self, vid: Vid) -> Option<&Entry> {
         self.cells.get(&vid)?.entry.as_ref()
     }
 
-    /// Every entry: what the records so far amount to.
+    /// All entries: the result of the records so far.
     pub fn entries(&self) -> impl Iterator<Item = (Vid, &Entry)> {
         self.cells.iter().filter_map(|(vid, cell)| Some((*vid, cell.entry.as_ref()?)))
     }
@@ -382,7 +382,7 @@ impl NodeAgent {
     fn epoch_of_running(&self, vid: Vid) -> Option<Epoch> {
         let cell = self.cells.get(&vid)?;
         let entry = cell.entry.as_ref()?;
-        (cell.live.running && matches!(entry.role, Role::Host { .. })).then_some(entry.epoch)
+        (cell.volatile.running && matches!(entry.role, Role::Host { .. })).then_some(entry.epoch)
     }
 
     fn tick(&mut self, now: Duration, out: &mut Vec<Output>) {
@@ -391,8 +391,8 @@ impl NodeAgent {
             self.repeat_all(out);
         }
         for (vid, cell) in &mut self.cells {
-            if cell.live.retry_at.is_some_and(|due| due.reached(now)) {
-                cell.live.retry_at = None;
+            if cell.volatile.retry_at.is_some_and(|due| due.reached(now)) {
+                cell.volatile.retry_at = None;
                 cell.advance(*vid, out);
             }
         }
@@ -418,7 +418,7 @@ impl NodeAgent {
     }
 }
 
-/// An instance that is to be started where it already is, or is being moved to or from.
+/// The instance is already on this host, or moving to or from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("instance {vid} is already on this host")]
 pub struct AlreadyHere {

@@ -1,4 +1,4 @@
-//! What the engine says, and what a node does about it.
+//! Handles the outcomes of engine operations.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use crate::{HostName, MoveId};
 impl NodeAgent {
     pub(super) fn ended(&mut self, vid: Vid, outcome: Outcome, now: Duration, out: &mut Vec<Output>) {
         let Some(cell) = self.cells.get_mut(&vid) else { return };
-        let Some(under_way) = cell.live.under_way.take() else { return };
+        let Some(under_way) = cell.volatile.under_way.take() else { return };
         let retry = cell.result(vid, under_way.step, under_way.cancelled, outcome, out);
         if retry {
-            cell.live.retry_at = Some(Due::after(now, self.config.retry));
+            cell.volatile.retry_at = Some(Due::after(now, self.config.retry));
         }
         cell.advance(vid, out);
         self.drop_blank(vid);
@@ -41,7 +41,7 @@ impl NodeAgent {
 }
 
 impl Cell {
-    /// Takes the result of `step`; says whether the next operation has to wait a while.
+    /// Handles the outcome of `step`; returns whether the next operation has to be delayed.
     fn result(
         &mut self,
         vid: Vid,
@@ -57,7 +57,7 @@ impl Cell {
             Step::Prepare | Step::Receive if !cancelled => self.arrived(vid, step, outcome, out),
             Step::Suspend | Step::Send if !cancelled => self.left(vid, outcome, out),
             Step::Restore if !cancelled => return self.restored(vid, outcome, out),
-            // These are never cancelled by a decision; if the instance ended meanwhile, nothing is awaited.
+            // A decision never cancels these; if the instance ended meanwhile, nothing waits for them.
             Step::Release if !cancelled => return self.released(vid, outcome, out),
             Step::Continue if !cancelled => return self.continued(vid, outcome, out),
             Step::Fetch if !cancelled => return self.fetched(vid, outcome, out),
@@ -82,11 +82,11 @@ impl Cell {
             Outcome::Copied { bytes } => Report::Copied { bytes },
             other => Report::Failed { reason: reason_of(other) },
         };
-        self.live.precopied = Some((id, report.clone()));
+        self.volatile.precopied = Some((id, report.clone()));
         out.push(Output::Send(ToCoordinator::Move { id, vid, report }));
     }
 
-    /// The move was over before what has just ended for it, which may have got something ready.
+    /// Frees resources that an operation has prepared for a move that was already over.
     fn tell_if_stays(&self, id: MoveId, vid: Vid, out: &mut Vec<Output>) {
         let over = |entry: &Entry| matches!(entry.role, Role::Host { last_move, .. } if id <= last_move);
         if self.entry.as_ref().is_some_and(over) {
@@ -96,8 +96,8 @@ impl Cell {
 
     fn left(&mut self, vid: Vid, outcome: Outcome, out: &mut Vec<Output>) {
         match outcome {
-            Outcome::Suspended(suspension) => self.live.suspended = Some(suspension),
-            Outcome::Sent { bytes } => self.live.sent = Some(bytes),
+            Outcome::Suspended(suspension) => self.volatile.suspended = Some(suspension),
+            Outcome::Sent { bytes } => self.volatile.sent = Some(bytes),
             other => self.fail(Report::Failed { reason: reason_of(other) }),
         }
         out.extend(self.waiting_report(vid).map(Output::Send));
@@ -105,10 +105,10 @@ impl Cell {
 
     fn arrived(&mut self, vid: Vid, step: Step, outcome: Outcome, out: &mut Vec<Output>) {
         match (step, outcome) {
-            (Step::Prepare, Outcome::Done) => self.live.prepared = true,
+            (Step::Prepare, Outcome::Done) => self.volatile.prepared = true,
             (Step::Receive, Outcome::Done) => {
                 self.write_stage(vid, Arrival::Held, out);
-                self.live.held = true;
+                self.volatile.held = true;
             }
             (_, Outcome::Refused { reasons }) => self.fail(Report::Refused { reasons }),
             (_, other) => self.fail(Report::Failed { reason: reason_of(other) }),
@@ -118,7 +118,7 @@ impl Cell {
 
     fn restored(&mut self, vid: Vid, outcome: Outcome, out: &mut Vec<Output>) -> bool {
         if outcome == Outcome::Done {
-            self.live.held = true;
+            self.volatile.held = true;
             out.extend(self.waiting_report(vid).map(Output::Send));
             return false;
         }
@@ -132,10 +132,10 @@ impl Cell {
             Outcome::Incomplete => self.become_host(vid, self.comes_from(), out),
             Outcome::Gone { exit } => self.end(vid, exit, out),
             other => {
-                // It has executed nothing, so the kept images still are its state.
+                // The copy has executed no instruction, so the stored images are still its state.
                 self.trouble(vid, other, out);
-                self.live.held = false;
-                self.live.decision = Some(Decision::Resume);
+                self.volatile.held = false;
+                self.volatile.decision = Some(Decision::Resume);
                 self.write_stage(vid, Arrival::Held, out);
                 return true;
             }
@@ -146,9 +146,9 @@ impl Cell {
     fn continued(&mut self, vid: Vid, outcome: Outcome, out: &mut Vec<Output>) -> bool {
         match outcome {
             Outcome::Done => {
-                self.live.running = true;
+                self.volatile.running = true;
                 let report = |id| ToCoordinator::Move { id, vid, report: Report::RolledBack };
-                out.extend(self.live.owes.take().map(report).map(Output::Send));
+                out.extend(self.volatile.owes.take().map(report).map(Output::Send));
                 out.push(Output::Stays { vid });
             }
             Outcome::Gone { exit } => self.end(vid, exit, out),
@@ -196,10 +196,10 @@ impl Cell {
                 self.cancel(vid, out);
             }
             // The held copy is gone, and is restored from the images again.
-            Some(Role::Destination { stage: Arrival::Held, .. }) => self.live.held = false,
-            // Until all is sent this ends the move. After that the stopped copy is needed only for a
-            // rollback, and its absence is found there.
-            Some(Role::Source { .. }) if self.live.sent.is_none() && self.live.decision.is_none() => {
+            Some(Role::Destination { stage: Arrival::Held, .. }) => self.volatile.held = false,
+            // Until the transfer is complete, this fails the move. Afterwards the stopped copy is needed only for a
+            // rollback, which detects its absence.
+            Some(Role::Source { .. }) if self.volatile.sent.is_none() && self.volatile.decision.is_none() => {
                 self.fail(failed("the instance ended while it was being suspended"));
                 out.extend(self.waiting_report(vid).map(Output::Send));
             }
@@ -207,13 +207,13 @@ impl Cell {
         }
     }
 
-    /// The instance runs; `memory_at` is where a part of its memory is still.
+    /// The instance runs here; `memory_at` is the host with the rest of its memory, if any.
     fn become_host(&mut self, vid: Vid, memory_at: Option<HostName>, out: &mut Vec<Output>) {
         let (Some(id), Some(entry)) = (self.move_id(), self.entry.as_ref()) else { return };
         let report = if memory_at.is_some() { Report::Incomplete } else { Report::Running };
         let entry = Entry { epoch: entry.epoch, role: Role::Host { last_move: id, memory_at } };
         self.become_role(vid, entry, out);
-        self.live.running = true;
+        self.volatile.running = true;
         out.push(Output::Send(ToCoordinator::Move { id, vid, report }));
     }
 
@@ -232,19 +232,19 @@ impl Cell {
         self.write(vid, entry, out);
     }
 
-    /// The first failure is the one that is reported.
+    /// Records a failure; the first one is reported.
     fn fail(&mut self, report: Report) {
-        self.live.failure.get_or_insert(report);
+        self.volatile.failure.get_or_insert(report);
     }
 
     fn trouble(&self, vid: Vid, outcome: Outcome, out: &mut Vec<Output>) {
-        if let Some(id) = self.move_id().or(self.live.owes).or(self.fetches_for()) {
+        if let Some(id) = self.move_id().or(self.volatile.owes).or(self.fetches_for()) {
             let report = Report::Trouble { reason: reason_of(outcome) };
             out.push(Output::Send(ToCoordinator::Move { id, vid, report }));
         }
     }
 
-    /// The move for which the memory is being sent of an instance that runs.
+    /// The move of the pre-copy in progress.
     fn copies_for(&self) -> Option<MoveId> {
         match self.step() {
             Some(Step::Precopy(id)) => Some(id),
@@ -252,7 +252,7 @@ impl Cell {
         }
     }
 
-    /// The move after which memory is still fetched.
+    /// The post-copy move whose memory is being fetched.
     fn fetches_for(&self) -> Option<MoveId> {
         match &self.entry.as_ref()?.role {
             Role::Host { last_move, memory_at: Some(_) } => Some(*last_move),
@@ -260,7 +260,7 @@ impl Cell {
         }
     }
 
-    /// The host from which the instance comes.
+    /// The source host of the instance.
     fn comes_from(&self) -> Option<HostName> {
         match &self.entry.as_ref()?.role {
             Role::Destination { source, .. } => source.host().cloned(),
@@ -283,6 +283,6 @@ fn reason_of(outcome: Outcome) -> String {
         Outcome::Gone { exit: Exit::Lost { reason } } => reason,
         Outcome::Gone { exit: Exit::Code(code) } => format!("the instance ended with code {code}"),
         Outcome::Gone { exit: Exit::NotStarted } => "the instance was never started".into(),
-        _ => "the engine gave an answer that does not belong to the operation".into(),
+        _ => "the engine returned an outcome that does not match the operation".into(),
     }
 }

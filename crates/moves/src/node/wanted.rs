@@ -1,7 +1,7 @@
-//! Where instances are that libraries need: what is asked, and when.
+//! Locates instances for libraries, in batches.
 //!
-//! There is one question at a time. What is wanted while it has no answer goes in the next one: whoever needs a thousand peers at once
-//! asks twice, not a thousand times, and nobody waits for a clock.
+//! At most one question is in flight. Instances wanted meanwhile go into the next one: a node that needs a thousand peers at once
+//! asks twice, not a thousand times, and no timer delays a question.
 
 use std::collections::BTreeSet;
 
@@ -9,14 +9,14 @@ use fabric::Vid;
 
 use crate::protocol::{MAX_LOCATED, ToCoordinator};
 
-/// Instances of which a node wants to know where they are.
+/// Instances whose location a node wants.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Wanted {
-    /// All that are not known to be somewhere, or gone, with nothing in progress.
+    /// All instances without a final answer, which is a location that is not moving, or that the instance is gone.
     all: BTreeSet<Vid>,
-    /// Of these, those that are to be in the next question.
+    /// The subset for the next question.
     unasked: BTreeSet<Vid>,
-    /// Those of the last question to which no answer has come.
+    /// The unanswered subset of the last question.
     unanswered: BTreeSet<Vid>,
 }
 
@@ -25,7 +25,7 @@ impl Wanted {
         self.all.is_empty()
     }
 
-    /// `vid` is wanted, also if it was before: what is known of it has proved wrong.
+    /// Wants `vid`, even if its location was known: that has proved wrong.
     pub fn insert(&mut self, vid: Vid) {
         self.all.insert(vid);
         if !self.unanswered.contains(&vid) {
@@ -33,7 +33,7 @@ impl Wanted {
         }
     }
 
-    /// Takes an answer; while `moving`, another one will follow. False if it is not wanted.
+    /// Handles an answer; while `moving`, another answer follows. Returns false if the instance is not wanted.
     pub fn is_answered(&mut self, vid: Vid, moving: bool) -> bool {
         self.unanswered.remove(&vid);
         if moving {
@@ -43,7 +43,7 @@ impl Wanted {
         self.all.remove(&vid)
     }
 
-    /// What is to be asked now, if anything.
+    /// The next question, if it can be sent now.
     pub fn next_question(&mut self) -> Option<ToCoordinator> {
         if !self.unanswered.is_empty() || self.unasked.is_empty() {
             return None;
@@ -55,7 +55,7 @@ impl Wanted {
         Some(ToCoordinator::Locate { vids })
     }
 
-    /// The question or its answer may be lost, and so may the word that something has settled: all is asked again.
+    /// Asks for everything again, because the question, its answer, or a later answer may be lost.
     pub fn ask_again(&mut self) -> Option<ToCoordinator> {
         self.unanswered.clear();
         self.unasked = self.all.clone();
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wanted_meanwhile_goes_in_the_next_question() {
+    fn locations_wanted_meanwhile_are_batched() {
         let mut wanted = Wanted::default();
         wanted.insert(vid(1));
         assert_eq!(asked(wanted.next_question()), [1]);
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_moves_is_waited_for_and_does_not_hold_up_others() {
+    fn a_moving_instance_does_not_delay_other_locations() {
         let mut wanted = Wanted::default();
         wanted.insert(vid(1));
         wanted.next_question();

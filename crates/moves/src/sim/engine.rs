@@ -1,4 +1,4 @@
-//! A model of a node's engine: the copies of instances on the host, and what operations do to them.
+//! A model of a node's engine: the copies of instances on the host, and the effects of operations on them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,17 +8,17 @@ use crate::MoveId;
 use crate::journal::Exit;
 use crate::node::{Operation, Outcome};
 
-/// The copies on a host. It outlives the node's daemon.
+/// The copies on a host. They outlive the node's daemon.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Engine {
     pub(super) copies: BTreeMap<Vid, Copy>,
     pub(super) images: BTreeMap<Vid, Images>,
     pub(super) rooms: BTreeSet<Vid>,
-    /// The move for which an instance's memory was sent while it ran; it is of no use to another daemon.
+    /// The move whose pre-copy has ended; a restarted daemon cannot use it.
     pub(super) copied: BTreeMap<Vid, MoveId>,
     pub(super) exits: BTreeMap<Vid, Exit>,
     pub(super) under_way: BTreeMap<Vid, UnderWay>,
-    /// Something was asked for that the engine's contract excludes.
+    /// An operation violated the engine's contract.
     pub(super) misused: Option<&'static str>,
 }
 
@@ -32,16 +32,16 @@ pub(super) struct UnderWay {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Copy {
     pub(super) state: CopyState,
-    /// Another copy has done something since this one was made or stopped.
+    /// Another copy has run since this one was made or stopped.
     pub(super) stale: bool,
-    /// It was let go without a part of its memory, which is where it was stopped.
+    /// It was released without part of its memory, which is in the stopped copy.
     pub(super) lacks: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum CopyState {
     Running,
-    /// Its links are closed; it cannot talk.
+    /// Its links are closed; it cannot communicate.
     Suspended,
     /// Dumped, and left stopped.
     Stopped,
@@ -54,30 +54,30 @@ pub(super) enum CopyState {
 pub(super) struct Images {
     pub(super) id: MoveId,
     pub(super) stale: bool,
-    /// A part of the memory is not among them.
+    /// Part of the memory is missing.
     pub(super) lack: bool,
-    /// The copy restored from them was let go.
+    /// The copy restored from them was released.
     pub(super) released: bool,
 }
 
-/// What an operation does outside its own host.
+/// The effect of an operation beyond its own host.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     None,
     /// The instance runs here from now on.
     Runs(Outcome),
-    /// The memory arrives at the destination, which alone can say whether it takes it.
+    /// The memory arrives at the destination, which decides whether it accepts it.
     Copies,
-    /// The images arrive at the destination, which alone can say whether it takes them.
+    /// The images arrive at the destination, which decides whether it accepts them.
     Sends,
-    /// The copy that was stopped elsewhere gives what memory is lacking.
+    /// The stopped copy elsewhere provides the missing memory.
     Fetches,
     /// The copy of this move is destroyed here.
     Destroys(MoveId),
 }
 
 impl Engine {
-    /// Does what `operation` is for, and says how it ends. `Effect` is for the world to see to.
+    /// Performs `operation`; returns its outcome, and the effect that the world has to apply.
     pub(super) fn succeed(&mut self, vid: Vid, operation: &Operation) -> (Outcome, Effect) {
         let state = self.copies.get(&vid).map(|copy| copy.state);
         match operation {
@@ -87,7 +87,7 @@ impl Engine {
             Operation::Prepare { id, source, .. } => {
                 self.rooms.insert(vid);
                 if source.host().is_none() {
-                    // What a restore receives is there already.
+                    // A restore finds its images in place.
                     self.images.insert(vid, Images { id: *id, stale: false, lack: false, released: false });
                 }
                 (Outcome::Done, Effect::None)
@@ -129,7 +129,7 @@ impl Engine {
         }
     }
 
-    /// Lets `operation` fail, with what that may leave behind.
+    /// Makes `operation` fail, with possible partial effects.
     pub(super) fn fail(&mut self, vid: Vid, operation: &Operation) -> Outcome {
         match operation {
             Operation::CheckSource { .. }
@@ -137,10 +137,10 @@ impl Engine {
             | Operation::Prepare { .. } => {
                 return Outcome::Refused { reasons: vec!["no".into()] };
             }
-            // Some of the libraries may have closed their links.
+            // Some libraries may have closed their links.
             Operation::Suspend => drop(self.suspend(vid)),
             Operation::Send { .. } if self.copies.contains_key(&vid) => self.set(vid, CopyState::Stopped),
-            // Only a copy that has executed nothing may be reported as not released.
+            // Only a copy that has executed no instruction may be reported as not released.
             Operation::Release { .. } if !self.holds_unreleased(vid) => {
                 return self.succeed(vid, operation).0;
             }
@@ -158,20 +158,20 @@ impl Engine {
         }
     }
 
-    /// Drops a held copy, as when the restoring program is killed.
+    /// Drops a held copy, as after the death of the restoring program.
     pub(super) fn lose_held(&mut self, vid: Vid) {
         if self.copies.get(&vid).is_some_and(|copy| copy.state == CopyState::Held) {
             self.copies.remove(&vid);
         }
     }
 
-    /// Whether there is something of `vid` that could still run.
+    /// Whether a copy of `vid` exists that could still run.
     pub(super) fn could_run(&self, vid: Vid) -> bool {
         self.copies.get(&vid).is_some_and(|copy| !copy.stale)
             || self.images.get(&vid).is_some_and(|images| !images.stale && !images.released)
     }
 
-    /// Whether its copy here was let go, and lacks a part of its memory.
+    /// Whether its copy here was released without part of its memory.
     pub(super) fn lacks(&self, vid: Vid) -> bool {
         self.copies.get(&vid).is_some_and(|copy| copy.lacks && copy.state != CopyState::Held)
     }

@@ -1,9 +1,9 @@
 //! Every order of events, for small cases.
 //!
-//! Depth first over all actions that are possible, with a bound on each kind of fault, and over
-//! every state only once. A state counts as known by its hash, which leaves the clock out: timers
-//! may fire at any time. Each state in which nothing can happen any more without a further
-//! fault is brought to rest, and must come to rest well.
+//! Depth-first search over all possible actions, with a bound on each kind of fault, visiting
+//! every state once. States are identified by a hash that excludes the clock, because timers
+//! may fire at any time. Each state in which nothing more can happen without a further
+//! fault is settled, and must satisfy the final invariants.
 
 use std::collections::HashSet;
 use std::hash::BuildHasherDefault;
@@ -15,7 +15,7 @@ use super::{Sabotage, Tally};
 use crate::coordinator::MoveRequest;
 use crate::due::Due;
 
-/// How many faults of each kind, and events from outside, a path may have.
+/// The most faults of each kind, and external events, per path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Faults {
     /// Crashes of a node, the coordinator, or an engine.
@@ -28,26 +28,26 @@ pub struct Faults {
     pub failures: u8,
     /// Cancels by the user.
     pub cancels: u8,
-    /// Times that a timer fires: what is waited for is said again.
+    /// Timers that fire, which repeats messages.
     pub repeats: u8,
-    /// Times that all deadlines come.
+    /// Expiries of all deadlines.
     pub deadlines: u8,
-    /// The program ends by itself.
+    /// Exits of the program.
     pub exits: u8,
-    /// A library at the destination asks where the instance is.
+    /// Location requests of a library at the destination.
     pub peers: u8,
-    /// A stopped copy is killed that is needed still.
+    /// Deaths of a stopped copy that is still needed.
     pub bereavements: u8,
-    /// Further moves, to wherever the instance is not.
+    /// Further moves, to any host where the instance is not.
     pub moves: u8,
 }
 
-/// What a check went through.
+/// The extent of a check.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Explored {
     /// Different states.
     pub states: usize,
-    /// States in which nothing could happen any more without a further fault.
+    /// States in which nothing more can happen without a further fault.
     pub ends: usize,
     /// Moves committed and rolled back, over all ends.
     pub tally: Tally,
@@ -61,7 +61,7 @@ pub fn explore(faults: Faults, sabotage: Sabotage) -> Result<Explored, String> {
     explore_one(faults, sabotage, false)
 }
 
-/// As [`explore`], a post-copy move.
+/// Likewise, a post-copy move.
 ///
 /// # Errors
 /// As [`explore`].
@@ -76,7 +76,7 @@ fn explore_one(faults: Faults, sabotage: Sabotage, post_copy: bool) -> Result<Ex
     search(&world, faults)
 }
 
-/// Lets two instances change places, together, in every order of events.
+/// Lets two instances exchange places, as a group, in every order of events.
 ///
 /// # Errors
 /// As [`explore`].
@@ -132,7 +132,7 @@ impl Search {
     }
 }
 
-/// Every action that can happen, with the faults that are left after it.
+/// Every possible action, with the remaining faults after it.
 fn possible(world: &World, faults: Faults) -> Vec<(Action, Faults)> {
     let mut actions = Vec::new();
     messages(world, faults, &mut actions);

@@ -1,8 +1,8 @@
-//! The hash by which states are told apart.
+//! The hash that identifies states.
 
 use std::hash::{Hash, Hasher};
 
-/// Folds a product of 128 bits: quick, and good enough to tell millions of states apart.
+/// Folds a 128-bit product: fast, and good enough to distinguish millions of states.
 #[derive(Default)]
 pub(super) struct Fold(u64);
 

@@ -1,4 +1,4 @@
-//! What the daemons do with the outputs of the state machines, and the rules that a sabotage breaks.
+//! Performs the outputs of the state machines as the daemons do, with the rules that a sabotage breaks.
 
 use fabric::Vid;
 
@@ -12,7 +12,7 @@ use crate::protocol::{Directive, Report, ToCoordinator, ToNode};
 use crate::{HostName, MoveId, coordinator};
 
 impl World {
-    /// Acts for the coordinator's daemon.
+    /// Performs the coordinator's outputs.
     pub(super) fn coordinator_does(&mut self, out: Vec<coordinator::Output>) {
         for output in out {
             if self.crashes_now() {
@@ -72,7 +72,7 @@ impl World {
         self.network.insert(Envelope::ToNode { to, message });
     }
 
-    /// Acts for a node's daemon.
+    /// Performs a node's outputs.
     pub(super) fn node_does(&mut self, node: usize, out: Vec<node::Output>) {
         for output in out {
             if self.crashes_now() {
@@ -112,7 +112,7 @@ impl World {
         self.check_node_replays(node);
     }
 
-    /// What a node says that does not tell what memory is lacking.
+    /// Omits a node's report of missing memory, as a sabotage.
     fn kept_back(&self, output: node::Output) -> node::Output {
         match output {
             node::Output::Send(ToCoordinator::Move { id, vid, report: Report::Incomplete })
@@ -154,7 +154,7 @@ impl World {
         }
         let under_way = UnderWay { operation, cancelled: false };
         if self.nodes[node].engine.under_way.insert(vid, under_way).is_some() {
-            self.violated("two operations on one instance are under way at a time");
+            self.violated("two operations on one instance are in progress at a time");
         }
     }
 

@@ -1,4 +1,4 @@
-//! What must hold: after every action, and at the end of a run.
+//! Invariants: after every action, and at the end of a run.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ impl World {
         for vid in self.vids.clone() {
             let running = self.nodes.iter().filter(|node| node.copy_is(vid, CopyState::Running)).count();
             if running > 1 {
-                self.violated(format!("{vid} runs {running} times"));
+                self.violated(format!("{running} copies of {vid} run"));
             }
             if !self.ended.contains(&vid) && !self.nodes.iter().any(|node| node.engine.could_run(vid)) {
                 self.violated(format!("no copy of {vid} is left that could run"));
@@ -36,7 +36,7 @@ impl World {
         }
     }
 
-    /// What a copy that runs lacks of its memory is there where it was stopped.
+    /// The missing memory of a running copy exists in the stopped copy.
     fn check_left_behind(&mut self) {
         let needed = self.needed();
         let is_bereft = |vid: &&Vid| {
@@ -44,7 +44,7 @@ impl World {
             lacks && !self.ended.contains(vid) && !needed.iter().any(|(_, of)| of == *vid)
         };
         if let Some(vid) = self.vids.iter().find(is_bereft).copied() {
-            self.violated(format!("{vid} runs, and what it lacks of its memory is nowhere"));
+            self.violated(format!("{vid} runs, but its missing memory does not exist anywhere"));
         }
     }
 
@@ -64,34 +64,34 @@ impl World {
         }
     }
 
-    /// Before an instance is suspended for a move to a host: its memory was sent for that, by the daemon that is there now.
+    /// Before a suspension for a move to a host: the present daemon has sent the memory for that move.
     pub(super) fn check_may_be_suspended(&mut self, node: usize, vid: Vid) {
         let Node { disk, engine, .. } = &mut *self.nodes[node];
         let copied = engine.copied.remove(&vid);
         if let Some(Role::Source { id, destination: Side::Host(_) }) = disk.get(&vid).map(|entry| &entry.role)
             && copied != Some(*id)
         {
-            self.violated(format!("{vid} is suspended, and its memory has not been sent"));
+            self.violated(format!("{vid} is suspended before its memory has been sent"));
         }
     }
 
-    /// Before a copy runs: the store says that it is here, nothing else has run since its state
-    /// was taken, and a source that was suspended runs only on a recorded rollback.
+    /// Before a copy runs: the store locates it here, no other copy has run since its state
+    /// was saved, and a suspended source runs only after a recorded rollback.
     pub(super) fn check_may_run(&mut self, node: usize, vid: Vid, operation: &Operation) {
         let here = &self.nodes[node];
         let place = self.store.instances.get(&vid).map(|instance| &instance.host);
         if place.is_some_and(|place| *place != here.name) {
-            self.violated(format!("{vid} is made to run on a host where the store does not have it"));
+            self.violated(format!("{vid} would run on a host that is not its location"));
             return;
         }
         let Some(copy) = here.engine.copies.get(&vid) else { return };
         if copy.stale {
-            self.violated(format!("{vid} runs again from a state that others have seen to be past"));
+            self.violated(format!("{vid} would run again from a stale state"));
             return;
         }
         let continued = matches!(operation, Operation::Continue { .. }) && copy.state != CopyState::Running;
         if continued && self.last_move_is_undecided(node, vid) {
-            self.violated(format!("{vid} runs on without a recorded rollback"));
+            self.violated(format!("{vid} would resume without a recorded rollback"));
         }
     }
 
@@ -110,7 +110,7 @@ impl World {
         }
     }
 
-    /// Of moves that are made together all are committed, or none is: what is durable is what counts.
+    /// All moves of a group are committed, or none: the durable records count.
     pub(super) fn check_groups(&mut self, record: &Record) {
         let (ids, is_committed) = match record {
             Record::MovesCommitted { ids } => (ids.clone(), true),
@@ -137,30 +137,30 @@ impl World {
             made(true) && made(false)
         };
         if self.groups.iter().any(is_split) {
-            self.violated("of moves that are made together one is committed, and another is rolled back");
+            self.violated("a group has both committed and rolled-back moves");
         }
     }
 
-    /// Before instances are written down as saved: each has been stopped since, and all its images are there.
+    /// Before instances are recorded as saved: each has been stopped, and all its images exist.
     pub(super) fn check_saved(&mut self, record: &Record) {
         let Record::MovesSaved { ids } = record else { return };
         for record in ids.iter().filter_map(|id| self.store.moves.get(id)).cloned().collect::<Vec<_>>() {
             let MoveRecord { vid, source, destination, .. } = record;
             let Side::Images(directory) = destination else {
-                return self.violated(format!("{vid} is saved, and was to be moved"));
+                return self.violated(format!("{vid} is saved instead of moved"));
             };
             let at_source = self.nodes.iter().find(|node| source.is(&node.name));
             if !at_source.is_some_and(|node| node.copy_is(vid, CopyState::Stopped)) {
-                self.violated(format!("{vid} runs on before all are saved with which it is"));
+                self.violated(format!("{vid} resumes before its whole group is saved"));
             }
             if !self.written.contains(&directory) {
-                self.violated(format!("{vid} is said to be saved, and its images are not there"));
+                self.violated(format!("{vid} is recorded as saved, but its images do not exist"));
             }
             self.saved.insert(vid, directory);
         }
     }
 
-    /// What is restored has not ended any more.
+    /// A restored instance is no longer ended.
     pub(super) fn note_restored(&mut self, record: &Record) {
         let Record::MovesCommitted { ids } = record else { return };
         for record in ids.iter().filter_map(|id| self.store.moves.get(id)) {
@@ -171,21 +171,21 @@ impl World {
         }
     }
 
-    /// Whether an instance has a checkpoint, and nothing else.
+    /// Whether an instance exists only as a checkpoint.
     pub(super) fn can_restore(&self, vid: Vid) -> bool {
         self.saved.contains_key(&vid) && !self.store.instances.contains_key(&vid)
     }
 
-    /// What is durable is what the coordinator works with.
+    /// The coordinator's state equals its durable state.
     pub(super) fn check_coordinator_replays(&mut self) {
         let sabotaged =
             matches!(self.sabotage, Sabotage::CommitIsNotDurable | Sabotage::GroupIsCommittedInParts);
-        if !sabotaged && self.coordinator.as_ref().is_some_and(|it| *it.image() != *self.store) {
+        if !sabotaged && self.coordinator.as_ref().is_some_and(|it| *it.snapshot() != *self.store) {
             self.violated("the coordinator's journal does not replay to its state");
         }
     }
 
-    /// What is durable is what the node works with.
+    /// The node's state equals its durable state.
     pub(super) fn check_node_replays(&mut self, node: usize) {
         let node = &self.nodes[node];
         let sabotaged = matches!(
@@ -197,7 +197,7 @@ impl World {
         }
     }
 
-    /// What is not yet as it must be at the end of a run, if anything.
+    /// A violated final invariant, if any.
     pub(super) fn unsettled(&self) -> Option<String> {
         if let Some(id) = self.store.moves.keys().next() {
             return Some(format!("{id} does not end"));
@@ -209,11 +209,11 @@ impl World {
         self.vids.iter().find_map(|vid| self.misplaced(*vid))
     }
 
-    /// Whether an instance is not in exactly one place with nothing of it elsewhere.
+    /// Why an instance is not in exactly one place, without remains elsewhere, if so.
     fn misplaced(&self, vid: Vid) -> Option<String> {
         let place = self.store.instances.get(&vid).map(|instance| instance.host.clone());
         if place.is_some() == self.ended.contains(&vid) {
-            return Some(format!("{vid} has ended and is still known, or the other way round"));
+            return Some(format!("{vid} has ended but is still known, or the reverse"));
         }
         self.nodes.iter().find_map(|node| node.wrong(vid, place.as_ref()))
     }

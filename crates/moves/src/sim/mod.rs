@@ -1,13 +1,13 @@
 //! The protocol under faults, in virtual time.
 //!
 //! A [`World`](world::World) is a coordinator, some nodes with a model of their engines, and the
-//! messages between them. Its only moving part is an action: deliver this message, finish that
+//! messages between them. It changes only by actions: deliver this message, finish that
 //! operation, crash here. Two drivers choose the actions: [`run_seed`] at random, with all faults
 //! at rates drawn from the seed, and [`exhaustive`] in every order, for small cases. [`run_group`] is
-//! the first with a hundred instances, of which many move together.
+//! a random run with a hundred instances, many of which move together.
 //!
-//! What must hold after every action, and what at the end, is in `invariants`. To show that the
-//! invariants see something, a [`Sabotage`] breaks one rule in the glue around the machines.
+//! The invariants after every action, and at the end, are in `invariants`. A [`Sabotage`] breaks
+//! one rule on purpose, to show that the invariants detect it.
 
 mod engine;
 pub mod exhaustive;
@@ -23,37 +23,37 @@ mod world;
 
 pub use seeded::{Failure, run_group, run_seed};
 
-/// A rule broken on purpose, to see that it is noticed.
+/// A rule that is broken on purpose, to test the invariants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Sabotage {
-    /// None: the protocol as it is.
+    /// None: the unmodified protocol.
     #[default]
     None,
-    /// A source that waited for a while lets its instance run on.
+    /// A source resumes its instance after a timeout.
     SourceResumesOnTimeOut,
-    /// The commit is announced, but not written down.
+    /// The commit is announced, but not recorded.
     CommitIsNotDurable,
     /// The source is told to destroy its copy as soon as the destination is told to resume.
     DestroyBeforeConfirmation,
-    /// A node does not write down that it is about to release a held copy.
+    /// A node does not record that it is about to release a held copy.
     ReleaseIsNotDurable,
-    /// Nobody tells the waiting peers where the instance is.
+    /// Waiting peers are not told the instance's location.
     PeersAreForgotten,
-    /// Of moves that are made together only the first is written down as committed.
+    /// Only the first move of a group is recorded as committed.
     GroupIsCommittedInParts,
-    /// A node says that it has saved what it has not.
+    /// A node reports images as saved that it has not saved.
     ImagesAreNotWritten,
-    /// A node says that it has sent the memory of an instance that runs, and has not.
+    /// A node reports the end of a pre-copy without sending the memory.
     MemoryIsNotSent,
-    /// A node says that an instance has all its memory, and a part of it is at its source.
+    /// A node reports complete memory although part of it is on the source.
     MemoryIsLeftBehind,
-    /// A node does not write down what memory an instance lacks.
+    /// A node does not record which memory an instance lacks.
     LackIsNotDurable,
-    /// A node does not write down which move its instance was last in.
+    /// A node does not record the last move of its instance.
     LastMoveIsNotDurable,
 }
 
-/// What happened in a run, or in many.
+/// Counters of one run, or of many.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Actions performed.
@@ -62,15 +62,15 @@ pub struct Tally {
     pub begun: u64,
     /// Moves that were committed.
     pub committed: u64,
-    /// Several moves that were committed as one.
+    /// Groups of several moves that were committed.
     pub groups: u64,
     /// Instances that were saved.
     pub saved: u64,
     /// Instances that were restored.
     pub restored: u64,
-    /// Instances that have fetched memory which they had left behind.
+    /// Instances that have fetched memory after post-copy.
     pub fetched: u64,
-    /// Instances of which such memory was lost.
+    /// Instances that have lost such memory.
     pub bereft: u64,
     /// Moves that were rolled back.
     pub rolled_back: u64,
@@ -78,12 +78,12 @@ pub struct Tally {
     pub crashes: u64,
     /// Messages lost.
     pub lost: u64,
-    /// Peers that asked for an instance that was on its way.
+    /// Peers that asked for an instance that was moving.
     pub peers: u64,
 }
 
 impl std::hash::Hash for Tally {
-    /// What happened before makes no difference to what can happen next.
+    /// Past events do not influence future ones.
     fn hash<H: std::hash::Hasher>(&self, _: &mut H) {}
 }
 

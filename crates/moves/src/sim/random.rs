@@ -1,4 +1,4 @@
-/// Numbers from a seed (splitmix64): the same seed, the same numbers, on every machine.
+/// Numbers from a seed (splitmix64): the same seed gives the same numbers on every machine.
 #[derive(Clone, Debug)]
 pub(super) struct Random(u64);
 

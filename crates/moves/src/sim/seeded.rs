@@ -1,4 +1,4 @@
-//! Runs that a seed determines: a while with faults, then none, and all must come to rest.
+//! Random runs determined by a seed: first with faults, then without, until everything has settled.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::HostName;
 use crate::coordinator::MoveRequest;
 use crate::due::Due;
 
-/// The most actions until a run without further faults has come to rest.
+/// The most actions for a run without further faults to settle.
 const MAX_SETTLING: usize = 20_000;
 
 /// A run that violated an invariant.
@@ -23,7 +23,7 @@ pub struct Failure {
     pub seed: u64,
     /// What was violated.
     pub what: String,
-    /// Every action of the run, if it was asked for.
+    /// Every action of the run, if traced.
     pub trace: Vec<String>,
 }
 
@@ -36,7 +36,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// How often things happen, in thousandths of the actions.
+/// Rates of events, in thousandths of the actions.
 struct Rates {
     lose: usize,
     double: usize,
@@ -71,15 +71,15 @@ struct Run {
     random: Random,
     rates: Rates,
     trace: Option<Vec<String>>,
-    /// How much goes on at a time: only one of so many actions may be a fault that ends moves, and each takes so much less time. What
-    /// happens to one of a large group happens to all.
+    /// Scale of the run: faults that end moves are this many times rarer, and each action takes this many times less time, because an event of
+    /// one member of a large group affects all.
     crowd: usize,
 }
 
 /// Instances in the run of a large group.
 const GROUP: usize = 100;
 
-/// The run of `seed`. With `traced`, a failure tells every action.
+/// The run of `seed`. With `traced`, a failure lists every action.
 ///
 /// # Errors
 /// If an invariant is violated.
@@ -91,7 +91,7 @@ pub fn run_seed(seed: u64, sabotage: Sabotage, traced: bool) -> Result<Tally, Fa
     finish(seed, Run { world, random, rates, trace: traced.then(Vec::new), crowd: 1 })
 }
 
-/// The run of `seed` with a group of a hundred, which begins with its move.
+/// The run of `seed` with a group of a hundred, which moves first.
 ///
 /// # Errors
 /// As [`run_seed`].
@@ -112,7 +112,7 @@ fn finish(seed: u64, mut run: Run) -> Result<Tally, Failure> {
     result.map(|()| run.world.tally).map_err(|what| Failure { seed, what, trace })
 }
 
-/// Brings `world` to rest without further faults.
+/// Settles `world` without further faults.
 pub(super) fn settle_quietly(world: World) -> Result<Tally, String> {
     let mut random = Random::new(0);
     let rates = Rates::draw(&mut random);
@@ -145,7 +145,7 @@ impl Run {
         self.wish().or_else(|| self.fault()).or_else(|| self.progress(true, true))
     }
 
-    /// No more faults: everyone comes back, and everything must end well.
+    /// No more faults: all parties come back, and the final invariants must hold.
     fn settle(&mut self) -> Result<(), String> {
         self.world.crash_after = None;
         let mut unsettled = None;
@@ -161,7 +161,7 @@ impl Run {
                 None => break,
             }
         }
-        Err(unsettled.unwrap_or_else(|| "messages go round for ever".into()))
+        Err(unsettled.unwrap_or_else(|| "messages circulate for ever".into()))
     }
 
     fn perform(&mut self, action: &Action) -> Result<(), String> {
@@ -172,7 +172,7 @@ impl Run {
         self.world.violation.take().map_or(Ok(()), Err)
     }
 
-    /// What users and programs do.
+    /// Actions of users and programs.
     fn wish(&mut self) -> Option<Action> {
         let vid = self.world.vids[self.random.below(self.world.vids.len())];
         let node = self.random.below(self.world.nodes.len());
@@ -199,7 +199,7 @@ impl Run {
         if self.random.chance(20) && self.world.nodes[node].agent.is_some() {
             return Some(Action::Locate { node, vid });
         }
-        // Those end more often that can come back.
+        // Instances that can be restored end more often.
         let exit = self.rates.exit + if self.world.saved.contains_key(&vid) { 20 } else { 0 };
         if self.random.chance(exit) && self.world.can_exit().contains(&(node, vid)) {
             return Some(Action::Exit { node, vid });
@@ -207,7 +207,7 @@ impl Run {
         None
     }
 
-    /// A host for each of some instances.
+    /// A destination for each of some instances.
     fn destinations(&mut self) -> BTreeMap<Vid, HostName> {
         let count = 2 + self.random.below(self.world.vids.len());
         let vids = self.world.vids.clone().into_iter().take(count);
@@ -218,7 +218,7 @@ impl Run {
         self.world.nodes[self.random.below(self.world.nodes.len())].name.clone()
     }
 
-    /// A host where `vid` is not. If one of many is to go where it is, no move begins.
+    /// A host where `vid` is not. A group in which one member is already at its destination does not move.
     fn elsewhere(&mut self, vid: Vid) -> HostName {
         loop {
             let host = self.anywhere();
@@ -251,7 +251,7 @@ impl Run {
         self.recovery(self.rates.recover)
     }
 
-    /// Someone who is down comes back, `per_mille` times in a thousand.
+    /// A party that is down comes back, with a probability of `per_mille`.
     fn recovery(&mut self, per_mille: usize) -> Option<Action> {
         if !self.random.chance(per_mille) {
             return None;
@@ -264,7 +264,7 @@ impl Run {
         down.map(Action::RestartNode).or_else(|| cut().map(Action::Connect))
     }
 
-    /// Something that is under way goes on, unless messages get lost or operations fail; if nothing is, the next timer fires.
+    /// Something in progress continues, unless messages get lost or operations fail; if nothing is in progress, the next timer fires.
     fn progress(&mut self, losses: bool, failures: bool) -> Option<Action> {
         if let Some(tick) = self.due_timer() {
             return Some(tick);
@@ -290,7 +290,7 @@ impl Run {
         }
     }
 
-    /// Operations that can end now, and whether they can end well.
+    /// Operations that can end now, and whether they can succeed.
     fn under_way(&self) -> Vec<(usize, Vid, bool)> {
         let mut found = Vec::new();
         for (place, node) in self.world.nodes.iter().enumerate() {

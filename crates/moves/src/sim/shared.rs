@@ -1,4 +1,4 @@
-//! What many worlds have in common until one of them changes it.
+//! Copy-on-write sharing between worlds.
 
 use std::cell::Cell;
 use std::hash::{Hash, Hasher};
@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use super::fold::Fold;
 
-/// A part of a world. Most actions change few of them: a copy of a world shares the others with it, and so their hashes.
+/// A part of a world. Most actions change few parts: copies of a world share the unchanged ones, with their hashes.
 #[derive(Clone, Debug)]
 pub(super) struct Shared<T> {
     value: Rc<T>,

@@ -5,12 +5,12 @@ use super::{Failure, Sabotage, Tally, run_group, run_seed};
 
 const SEEDS: u64 = 10_000;
 
-/// Those with large groups.
+/// Runs with large groups.
 const GROUPS: u64 = 12;
 
 type Runs = fn(u64, Sabotage, bool) -> Result<Tally, Failure>;
 
-/// The one seed that is asked for, if one is.
+/// The seed to reproduce, if one is given.
 fn asked_seed() -> Option<u64> {
     let text = env::var("TRANSHUME_SEED").ok()?;
     Some(text.parse().expect("TRANSHUME_SEED is a number"))
@@ -61,7 +61,7 @@ fn groups_of_a_hundred_keep_every_invariant() {
 }
 
 #[test]
-fn a_large_group_that_is_committed_in_parts_is_noticed() {
+fn detects_a_partly_committed_group() {
     let failure =
         (0..GROUPS).find_map(|seed| run_group(seed, Sabotage::GroupIsCommittedInParts, false).err());
     println!("{}", failure.expect("it is not noticed"));
@@ -76,9 +76,9 @@ fn a_seed_replays_exactly() {
     assert_eq!(fail().trace, fail().trace);
 }
 
-/// Each broken rule is noticed within the seeds of a test run.
+/// Each broken rule is detected within the seeds of a test run.
 #[test]
-fn a_broken_rule_is_noticed() {
+fn detects_each_broken_rule() {
     for sabotage in [
         Sabotage::SourceResumesOnTimeOut,
         Sabotage::CommitIsNotDurable,
@@ -167,14 +167,14 @@ fn every_order_of_messages_of_a_post_copy_move() {
 }
 
 #[test]
-fn the_exhaustive_check_notices_memory_that_is_left_behind() {
+fn exhaustive_check_detects_missing_memory() {
     let faults = Faults::default();
     assert!(explore_post_copy(faults, Sabotage::None).is_ok());
     assert!(explore_post_copy(faults, Sabotage::MemoryIsLeftBehind).is_err());
 }
 
 #[test]
-fn the_exhaustive_check_notices_a_broken_rule() {
+fn exhaustive_check_detects_a_broken_rule() {
     let faults = Faults { repeats: 1, ..Faults::default() };
     assert!(explore(faults, Sabotage::None).is_ok());
     assert!(explore(faults, Sabotage::SourceResumesOnTimeOut).is_err());

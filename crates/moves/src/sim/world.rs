@@ -1,4 +1,4 @@
-//! The parties, what lies between them, and the actions that change anything.
+//! The parties, the messages between them, and the actions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,28 +11,28 @@ use super::{Sabotage, Tally};
 use crate::coordinator::{self, MoveRequest, SavedInstance};
 use crate::due::Due;
 use crate::entry::{Entry, Role};
-use crate::journal::{Exit, Image, Instance};
+use crate::journal::{Exit, Instance, Snapshot};
 use crate::node::{self, Operation, Outcome};
 use crate::placement::Placement;
 use crate::protocol::{Directive, ToCoordinator, ToNode};
 use crate::{Coordinator, HostName, MoveId, NodeAgent, Side};
 
-/// Everything there is.
+/// The whole simulated system.
 #[derive(Clone, Debug, Hash)]
 pub(super) struct World {
     pub(super) now: Due,
     pub(super) sabotage: Sabotage,
     pub(super) coordinator: Option<Shared<Coordinator>>,
-    /// What the coordinator has made durable.
-    pub(super) store: Shared<Image>,
+    /// The coordinator's durable state.
+    pub(super) store: Shared<Snapshot>,
     pub(super) nodes: Vec<Shared<Node>>,
     pub(super) network: BTreeSet<Envelope>,
     pub(super) vids: Vec<Vid>,
-    /// Instances whose program has ended by itself.
+    /// Instances whose program has exited by itself.
     pub(super) ended: BTreeSet<Vid>,
-    /// Moves that are made together, and how each was decided, as far as it is: true if it was committed.
+    /// The moves of each group, with each decision so far: true if committed.
     pub(super) groups: Vec<BTreeMap<MoveId, Option<bool>>>,
-    /// Directories with the images of an instance, complete.
+    /// Directories with complete images of an instance.
     pub(super) written: BTreeSet<String>,
     /// The last checkpoint of each instance.
     pub(super) saved: BTreeMap<Vid, String>,
@@ -47,22 +47,22 @@ pub(super) struct World {
 pub(super) struct Node {
     pub(super) name: HostName,
     pub(super) agent: Option<NodeAgent>,
-    /// What the node has made durable.
+    /// The node's durable state.
     pub(super) disk: BTreeMap<Vid, Entry>,
     pub(super) linked: bool,
     pub(super) engine: Engine,
-    /// Instances for which a library of this host waits.
+    /// Instances that a library of this host waits for.
     pub(super) waiting: BTreeSet<Vid>,
 }
 
-/// A message under way.
+/// A message in flight.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Envelope {
     ToNode { to: usize, message: ToNode },
     ToCoordinator { from: usize, message: ToCoordinator },
 }
 
-/// Something that happens. Nodes are named by their place in [`World::nodes`].
+/// An action. Nodes are identified by their index in [`World::nodes`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Deliver {
@@ -75,7 +75,7 @@ pub(super) enum Action {
         vid: Vid,
         well: bool,
     },
-    /// `done`: operations under way have had their effect, and nobody has heard of it.
+    /// `done`: operations in progress have taken effect, but their outcome is lost.
     CrashNode {
         node: usize,
         done: bool,
@@ -83,19 +83,19 @@ pub(super) enum Action {
     RestartNode(usize),
     CrashCoordinator,
     RestartCoordinator,
-    /// Every operation under way fails, and held copies die.
+    /// Every operation in progress fails, and held copies die.
     CrashEngine(usize),
     Cut(usize),
     Connect(usize),
     TickNode(usize),
     TickCoordinator,
-    /// All deadlines have come.
+    /// All deadlines expire.
     Expire,
     Exit {
         node: usize,
         vid: Vid,
     },
-    /// A stopped copy is killed of which the one that runs needs memory.
+    /// A stopped copy dies that a running copy still needs.
     LoseMemory {
         node: usize,
         vid: Vid,
@@ -106,14 +106,14 @@ pub(super) enum Action {
     },
     Begin(MoveRequest),
     BeginTogether(BTreeMap<Vid, HostName>),
-    /// Save these.
+    /// Save these instances.
     Save(BTreeSet<Vid>),
-    /// Restore these of their last checkpoints.
+    /// Restore these instances from their last checkpoints.
     Restore(BTreeMap<Vid, HostName>),
     Cancel(MoveId),
 }
 
-/// Short times, so that deadlines come within a run.
+/// Short intervals, so that deadlines expire within a run.
 const NODE: node::Config =
     node::Config { repeat: Duration::from_millis(80), retry: Duration::from_millis(40) };
 const COORDINATOR: coordinator::Config = coordinator::Config {
@@ -127,15 +127,15 @@ const COORDINATOR: coordinator::Config = coordinator::Config {
 };
 
 impl World {
-    /// `hosts` nodes, and on them `instances` running instances; everyone is connected.
+    /// `hosts` nodes with `instances` running instances; all are connected.
     pub(super) fn new(hosts: usize, instances: usize, sabotage: Sabotage) -> Self {
         let vids: Vec<Vid> = (1..=instances).filter_map(|lid| Vid::new(lid as u16)).collect();
-        let (coordinator, _) = Coordinator::new(COORDINATOR, Image::default(), Duration::ZERO);
+        let (coordinator, _) = Coordinator::new(COORDINATOR, Snapshot::default(), Duration::ZERO);
         let mut world = Self {
             now: Due(Duration::ZERO),
             sabotage,
             coordinator: Some(Shared::new(coordinator)),
-            store: Shared::new(Image::default()),
+            store: Shared::new(Snapshot::default()),
             nodes: (0..hosts).map(Node::new).map(Shared::new).collect(),
             network: BTreeSet::new(),
             vids: vids.clone(),
@@ -167,7 +167,7 @@ impl World {
         self.nodes[node].engine.copies.insert(vid, copy);
     }
 
-    /// Lets `action` happen; what it violates is then in [`World::violation`].
+    /// Performs `action`; a violated invariant is then in [`World::violation`].
     pub(super) fn perform(&mut self, action: &Action) {
         self.tally.steps += 1;
         match action {
@@ -225,7 +225,7 @@ impl World {
         }
     }
 
-    /// Where an instance's program can end by itself.
+    /// Instances whose program can exit by itself.
     pub(super) fn can_exit(&self) -> Vec<(usize, Vid)> {
         let mut found = Vec::new();
         for (place, node) in self.nodes.iter().enumerate() {
@@ -273,7 +273,7 @@ impl World {
         self.tell_node(node, node::Input::Ended { vid, outcome });
     }
 
-    /// Whether `operation` can succeed now: some wait for what another host has to do.
+    /// Whether `operation` can succeed now: some operations depend on another host.
     pub(super) fn can_succeed(&self, node: usize, vid: Vid, operation: &Operation) -> bool {
         let serves =
             |source: &HostName| self.nodes.iter().any(|node| node.name == *source && node.serves(vid));
@@ -283,7 +283,7 @@ impl World {
         }
     }
 
-    /// Copies that are stopped, and without which one that runs will not have all its memory.
+    /// Stopped copies with memory that a running copy still lacks.
     pub(super) fn needed(&self) -> Vec<(usize, Vid)> {
         let lacks = |vid: &Vid| self.nodes.iter().any(|node| node.engine.lacks(*vid));
         let stopped = |node: &Node, vid: &Vid| node.copy_is(*vid, CopyState::Stopped);
@@ -295,12 +295,12 @@ impl World {
         needed.filter(|(_, vid)| lacks(vid)).collect()
     }
 
-    /// The memory that was lacking comes from where it was left, or is lost.
+    /// The missing memory arrives from the stopped copy, or is lost.
     fn fetch(&mut self, node: usize, vid: Vid, source: &HostName) -> Outcome {
         let is_there =
             self.nodes.iter().any(|node| node.name == *source && node.copy_is(vid, CopyState::Stopped));
         if !is_there && !self.ended.contains(&vid) {
-            self.violated(format!("what memory of {vid} was left at {source} is not there"));
+            self.violated(format!("the memory of {vid} on {source} does not exist"));
         }
         if is_there {
             if let Some(copy) = self.nodes[node].engine.copies.get_mut(&vid) {
@@ -325,7 +325,7 @@ impl World {
             }
             (Effect::Copies, Operation::Precopy { id, destination, .. }) => {
                 if self.receiving(destination, vid, *id).is_none() {
-                    return Outcome::Failed { reason: "the destination does not take the memory".into() };
+                    return Outcome::Failed { reason: "the destination does not accept the memory".into() };
                 }
                 if self.sabotage != Sabotage::MemoryIsNotSent {
                     self.nodes[node].engine.copied.insert(vid, *id);
@@ -339,7 +339,7 @@ impl World {
             (Effect::Sends, Operation::Send { id, destination: Side::Host(destination) }) => {
                 let stale = self.nodes[node].engine.copies.get(&vid).is_some_and(|copy| copy.stale);
                 if !self.images_arrive(destination, vid, *id, stale) {
-                    return Outcome::Failed { reason: "the destination does not take the images".into() };
+                    return Outcome::Failed { reason: "the destination does not accept the images".into() };
                 }
             }
             (Effect::Fetches, Operation::Fetch { source, .. }) => return self.fetch(node, vid, source),
@@ -356,14 +356,14 @@ impl World {
         true
     }
 
-    /// The destination, which takes memory and images while it is receiving them.
+    /// The destination, if it is receiving memory and images.
     fn receiving(&mut self, destination: &HostName, vid: Vid, id: MoveId) -> Option<&mut Node> {
         let node = self.nodes.iter_mut().find(|node| node.name == *destination)?;
         let receives = |under_way: &UnderWay| under_way.operation == Operation::Receive { id };
         node.engine.under_way.get(&vid).is_some_and(receives).then_some(node)
     }
 
-    /// A copy begins to run: from now on every other one is behind.
+    /// A copy begins to run: all other copies are stale from now on.
     fn runs(&mut self, node: usize, vid: Vid, operation: &Operation) {
         self.check_may_run(node, vid, operation);
         for (place, other) in self.nodes.iter_mut().enumerate() {
@@ -506,7 +506,7 @@ impl World {
         let Some((ids, out)) = begun else { return };
         self.tally.begun += ids.len() as u64;
         self.coordinator_does(out);
-        // Who dies before it has written a number down gives it out again.
+        // A coordinator that dies before it has recorded a number assigns it again.
         let durable = ids.into_iter().filter(|id| self.store.moves.contains_key(id));
         self.groups.push(durable.map(|id| (id, None)).collect());
     }
@@ -531,7 +531,7 @@ fn instance(vid: Vid, host: HostName) -> Instance {
 }
 
 impl Node {
-    /// Whether it gives what memory of `vid` was left here.
+    /// Whether it provides memory of `vid` that was left here.
     fn serves(&self, vid: Vid) -> bool {
         let is_source = self.disk.get(&vid).is_some_and(|entry| matches!(entry.role, Role::Source { .. }));
         self.agent.is_some() && is_source

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fabric::{Epoch, FabricId, Vid};
 use moves::coordinator::{self, MoveRequest};
-use moves::journal::{Image, Instance};
+use moves::journal::{Instance, Snapshot};
 use moves::node::{self, Operation, Outcome};
 use moves::placement::Placement;
 use moves::progress::{self, Event};
@@ -68,7 +68,7 @@ pub fn to(number: u8) -> MoveRequest {
 impl Cluster {
     pub fn new() -> Self {
         let (coordinator, _) =
-            Coordinator::new(coordinator::Config::default(), Image::default(), Duration::ZERO);
+            Coordinator::new(coordinator::Config::default(), Snapshot::default(), Duration::ZERO);
         let agent = |name: HostName| {
             let config = node::Config::default();
             NodeAgent::new(name, config, BTreeMap::new(), Duration::ZERO).0
@@ -123,7 +123,7 @@ impl Cluster {
 
     /// The coordinator dies, and comes back with what it has written down.
     pub fn restart_coordinator(&mut self) {
-        let image = self.coordinator.image().clone();
+        let image = self.coordinator.snapshot().clone();
         let (coordinator, out) = Coordinator::new(coordinator::Config::default(), image, self.now);
         self.coordinator = coordinator;
         self.coordinator_does(out);

@@ -56,7 +56,7 @@ fn lose_at_each_moment(number: u8, cancelled: bool) -> [usize; 2] {
         let is_lost = before.host == host(number);
         assert_eq!(cluster.coordinator.locate(vid()).is_none(), is_lost, "{:?}", cluster.wire);
         settle(&mut cluster);
-        let image = cluster.coordinator.image();
+        let image = cluster.coordinator.snapshot();
         assert!(image.moves.is_empty(), "after {steps}: {:?}, {:?}", image.moves, cluster.wire);
         let other = 3 - number;
         assert_eq!(cluster.nodes[&host(other)].runs(vid()), !is_lost, "after {steps}: {:?}", cluster.wire);
@@ -67,7 +67,7 @@ fn lose_at_each_moment(number: u8, cancelled: bool) -> [usize; 2] {
 }
 
 #[test]
-fn what_was_on_a_lost_host_is_nowhere_and_what_was_not_runs() {
+fn losing_a_host_loses_only_its_instances() {
     for number in [1, 2] {
         let [lost, kept] = lose_at_each_moment(number, false);
         assert!(lost > 5 && kept > 5, "{lost} + {kept}");

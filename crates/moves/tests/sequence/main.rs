@@ -77,7 +77,7 @@ fn a_refusal_is_told_in_its_words_and_leaves_nothing() {
     let reasons = vec!["/opt/model.bin is not on this host: copy it there".into()];
     assert_eq!(cluster.outcome(), &progress::Outcome::RolledBack { reasons });
     assert!(cluster.nodes[&host(1)].runs(vid()) && cluster.nodes[&host(2)].entry(vid()).is_none());
-    assert!(cluster.coordinator.image().moves.is_empty());
+    assert!(cluster.coordinator.snapshot().moves.is_empty());
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn a_cancel_after_the_commit_is_too_late() {
 }
 
 #[test]
-fn what_cannot_begin_is_refused_with_the_reason() {
+fn impossible_moves_are_refused_with_the_reason() {
     let mut cluster = Cluster::new();
     let mut refusal = |request| cluster.coordinator.begin(request, Duration::ZERO).unwrap_err();
     let stranger = Vid::new(8).unwrap();
@@ -164,7 +164,7 @@ fn a_host_that_goes_away_before_the_commit_ends_the_move_soon() {
     cluster.coordinator.handle(coordinator::Input::LinkDown(host(2)), cluster.now);
     let grace = coordinator::Config::default().unreachable;
     let out = cluster.coordinator.handle(coordinator::Input::Tick, cluster.now + grace);
-    let reasons = vec!["host h2 cannot be reached".into()];
+    let reasons = vec!["host h2 is unreachable".into()];
     assert!(out.contains(&coordinator::Output::Record(Record::MoveRolledBack { id: MoveId(1), reasons })));
     // What was due is done: the host that is away is not asked for all the time.
     assert!(cluster.coordinator.wake_at() > Some(cluster.now + grace));
@@ -222,7 +222,7 @@ fn a_move_back_waits_until_nothing_is_left_of_the_one_before() {
     cluster.run(None);
     assert_eq!(cluster.outcome(), &progress::Outcome::Moved);
     assert_eq!((id, cluster.coordinator.locate(vid()).unwrap().epoch), (MoveId(2), Epoch(2)));
-    assert!(cluster.nodes[&host(1)].runs(vid()) && cluster.coordinator.image().moves.is_empty());
+    assert!(cluster.nodes[&host(1)].runs(vid()) && cluster.coordinator.snapshot().moves.is_empty());
 }
 
 #[test]
@@ -238,12 +238,12 @@ fn a_move_back_does_not_wait_for_ever() {
     cluster.queue.retain(|step| !matches!(step, Step::ToNode(to, _) if *to == host(1)));
     cluster.run(None);
     let progress::Outcome::RolledBack { reasons } = cluster.outcome() else { panic!("it is over") };
-    assert!(reasons[0].contains("h1 has not yet removed what move 1"), "{reasons:?}");
+    assert!(reasons[0].contains("h1 has not yet cleaned up after move 1"), "{reasons:?}");
     assert!(cluster.nodes[&host(2)].runs(vid()));
 }
 
 #[test]
-fn who_does_not_answer_is_told_after_a_second_and_as_long_as_it_lasts() {
+fn silent_hosts_are_reported_repeatedly() {
     let mut cluster = Cluster::new();
     let id = cluster.begin(to(2));
     cluster.run(Some("h1 ▶ Sent"));
@@ -263,7 +263,7 @@ fn who_does_not_answer_is_told_after_a_second_and_as_long_as_it_lasts() {
 }
 
 #[test]
-fn an_instance_that_stays_takes_back_what_it_had_got_ready() {
+fn prepared_resources_are_freed_when_the_move_is_over() {
     let mut agent = NodeAgent::new(host(1), node::Config::default(), BTreeMap::new(), Duration::ZERO).0;
     agent.host_instance(vid(), Epoch(0)).unwrap();
     let mut tell = |directive| {
@@ -280,17 +280,17 @@ fn an_instance_that_stays_takes_back_what_it_had_got_ready() {
 }
 
 #[test]
-fn of_one_with_several_reasons_the_others_of_its_group_name_it_once() {
+fn group_rollback_names_the_failed_member_once() {
     let mut cluster = Cluster::new();
     let other = Vid::new(77).unwrap();
     cluster.coordinator.add_instance(other, instance("other")).unwrap();
     let together = [(vid(), host(2).into()), (other, host(2).into())].into();
     let (ids, _) = cluster.coordinator.begin_together(together, cluster.now).unwrap();
     let reasons = ["a is open", "b is open"].map(String::from).to_vec();
-    let id = *ids.iter().find(|id| cluster.coordinator.image().moves[*id].vid == vid()).unwrap();
+    let id = *ids.iter().find(|id| cluster.coordinator.snapshot().moves[*id].vid == vid()).unwrap();
     let message = ToCoordinator::Move { id, vid: vid(), report: Report::Refused { reasons } };
     cluster.coordinator.handle(coordinator::Input::Message { from: host(1), message }, cluster.now);
-    let moves = &cluster.coordinator.image().moves;
+    let moves = &cluster.coordinator.snapshot().moves;
     let of_other = moves.values().find(|record| record.vid == other).unwrap();
     let expected = ["job, which moves with it, was not moved: a is open", "b is open"].map(String::from);
     assert_eq!(of_other.stage, Stage::RolledBack { reasons: expected.to_vec() });
@@ -298,7 +298,7 @@ fn of_one_with_several_reasons_the_others_of_its_group_name_it_once() {
 
 /// It is no instance any more by then.
 #[test]
-fn of_one_that_has_ended_the_others_of_its_group_hear_by_its_name() {
+fn group_rollback_names_the_ended_member() {
     let mut cluster = Cluster::new();
     let other = Vid::new(77).unwrap();
     cluster.coordinator.add_instance(other, instance("other")).unwrap();
@@ -306,7 +306,7 @@ fn of_one_that_has_ended_the_others_of_its_group_hear_by_its_name() {
     cluster.coordinator.begin_together(together, cluster.now).unwrap();
     let message = ToCoordinator::Exited { vid: vid(), epoch: Epoch(0), exit: Exit::Code(7) };
     cluster.coordinator.handle(coordinator::Input::Message { from: host(1), message }, cluster.now);
-    let moves = &cluster.coordinator.image().moves;
+    let moves = &cluster.coordinator.snapshot().moves;
     let of_other = moves.values().find(|record| record.vid == other).unwrap();
     let expected = "job, which moves with it, was not moved: the instance has ended".to_owned();
     assert_eq!(of_other.stage, Stage::RolledBack { reasons: vec![expected] });

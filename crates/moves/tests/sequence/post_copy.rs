@@ -41,7 +41,7 @@ fn the_source_is_told_to_destroy_its_copy_when_all_is_there() {
 }
 
 #[test]
-fn it_is_where_it_runs_and_cannot_leave() {
+fn fetching_instance_is_located_but_cannot_move() {
     let mut cluster = in_fetch(Outcome::Done);
     let location = cluster.coordinator.locate(vid()).unwrap();
     assert_eq!((location.host, location.moving), (host(2), false));
@@ -53,7 +53,7 @@ fn it_is_where_it_runs_and_cannot_leave() {
 }
 
 #[test]
-fn whoever_restarts_it_goes_on() {
+fn post_copy_survives_any_restart() {
     for who in 0..3 {
         let mut cluster = in_fetch(Outcome::Done);
         match who {
@@ -65,7 +65,7 @@ fn whoever_restarts_it_goes_on() {
         cluster.run(None);
         cluster.tick_after(coordinator::Config::default().repeat);
         cluster.run(None);
-        assert!(cluster.coordinator.image().moves.is_empty(), "{who}: {:?}", cluster.wire);
+        assert!(cluster.coordinator.snapshot().moves.is_empty(), "{who}: {:?}", cluster.wire);
         assert!(
             cluster.nodes[&host(2)].runs(vid()) && cluster.nodes[&host(1)].entry(vid()).is_none(),
             "{who}"
@@ -74,11 +74,11 @@ fn whoever_restarts_it_goes_on() {
 }
 
 #[test]
-fn what_has_lost_its_memory_has_ended_and_it_is_said_why() {
+fn instance_with_lost_memory_ends_with_the_reason() {
     let mut cluster = in_fetch(lost());
     cluster.run(None);
     assert_eq!(cluster.outcome(), &progress::Outcome::Bereft { reason: "its memory is lost".into() });
     assert_eq!(cluster.coordinator.locate(vid()), None);
-    assert!(cluster.coordinator.image().moves.is_empty());
+    assert!(cluster.coordinator.snapshot().moves.is_empty());
     assert!([1, 2].iter().all(|number| cluster.nodes[&host(*number)].entry(vid()).is_none()));
 }

@@ -25,7 +25,9 @@ fn assert_rolled_back(cluster: &Cluster, why: &str) {
     };
     assert_eq!(reasons, &[why]);
     assert!(cluster.never_stood_still(), "{:?}", cluster.wire);
-    assert!(cluster.nodes[&host(2)].entry(vid()).is_none() && cluster.coordinator.image().moves.is_empty());
+    assert!(
+        cluster.nodes[&host(2)].entry(vid()).is_none() && cluster.coordinator.snapshot().moves.is_empty()
+    );
 }
 
 #[test]
@@ -53,7 +55,7 @@ fn a_host_that_goes_away_rolls_back() {
     cluster.coordinator.handle(coordinator::Input::LinkDown(host(2)), cluster.now);
     cluster.tick_after(coordinator::Config::default().unreachable);
     cluster.run(None);
-    assert_rolled_back(&cluster, "host h2 cannot be reached");
+    assert_rolled_back(&cluster, "host h2 is unreachable");
 }
 
 #[test]
@@ -62,7 +64,7 @@ fn a_restart_of_the_destination_rolls_back() {
     cluster.queue.retain(|step| !matches!(step, Step::Ended(..)));
     cluster.restart_node(2);
     cluster.run(None);
-    assert_rolled_back(&cluster, "the node restarted in the middle of the move");
+    assert_rolled_back(&cluster, "the node restarted during the move");
 }
 
 #[test]
@@ -81,7 +83,7 @@ fn a_restart_of_the_source_after_the_copy_rolls_back() {
     cluster.restart_node(1);
     cluster.run(None);
     let progress::Outcome::RolledBack { reasons } = cluster.outcome() else { panic!("{:?}", cluster.events) };
-    assert_eq!(reasons, &["the node restarted in the middle of the move"]);
+    assert_eq!(reasons, &["the node restarted during the move"]);
     assert!(cluster.nodes[&host(1)].runs(vid()));
     assert!(!cluster.wire.iter().any(|line| line == "h1 ▶ Suspended"), "{:?}", cluster.wire);
 }
@@ -98,7 +100,7 @@ fn a_restart_of_the_source_before_that_begins_the_copy_anew() {
 }
 
 #[test]
-fn the_instance_is_where_it_was_for_all_who_ask() {
+fn location_is_unchanged_during_precopy() {
     let (cluster, _) = in_precopy();
     let location = cluster.coordinator.locate(vid()).unwrap();
     assert_eq!((location.host, location.moving), (host(1), false));
@@ -106,7 +108,7 @@ fn the_instance_is_where_it_was_for_all_who_ask() {
 }
 
 #[test]
-fn it_may_take_as_long_as_it_goes_on() {
+fn precopy_with_progress_has_no_time_limit() {
     let (mut cluster, id) = in_precopy();
     let copied = std::mem::take(&mut cluster.queue);
     let patience = coordinator::Config::default().transfer;
@@ -124,12 +126,12 @@ fn it_may_take_as_long_as_it_goes_on() {
 }
 
 #[test]
-fn it_does_not_last_without_going_on() {
+fn precopy_without_progress_times_out() {
     let (mut cluster, _) = in_precopy();
     cluster.queue.clear();
     cluster.tick_after(coordinator::Config::default().transfer);
     cluster.run(None);
-    assert_rolled_back(&cluster, "the pre-copy phase took longer than it may");
+    assert_rolled_back(&cluster, "the pre-copy phase exceeded its time limit");
 }
 
 #[test]
@@ -193,7 +195,7 @@ fn reports(report: Report) -> Output {
 }
 
 #[test]
-fn a_lost_report_is_said_again() {
+fn lost_reports_are_repeated() {
     for (outcome, report) in [
         (Outcome::Copied { bytes: 5 }, Report::Copied { bytes: 5 }),
         (Outcome::Failed { reason: "no".into() }, Report::Failed { reason: "no".into() }),
@@ -228,9 +230,9 @@ fn a_rollback_and_the_end_of_the_instance_cancel_it() {
 }
 
 #[test]
-fn nobody_is_suspended_without_it() {
+fn source_refuses_suspend_without_precopy() {
     let mut source = Source::new();
     let out = source.told(Directive::Suspend { epoch: Epoch(0), destination: host(2).into() });
-    let reason = "the node restarted in the middle of the move".into();
+    let reason = "the node restarted during the move".into();
     assert_eq!(out, [reports(Report::Failed { reason })]);
 }

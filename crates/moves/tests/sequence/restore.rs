@@ -34,7 +34,7 @@ fn is_told(cluster: &Cluster) -> bool {
 
 /// Or who makes it again at once would find what is left of it.
 #[test]
-fn it_is_told_when_nothing_is_left_of_it() {
+fn restore_failure_is_reported_after_cleanup() {
     let mut cluster = given_up();
     let left = |cluster: &Cluster| cluster.nodes[&host(2)].entry(saved().0).is_some();
     while cluster.step() {

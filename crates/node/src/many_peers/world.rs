@@ -10,7 +10,7 @@ use fabric::attach::LinkRefusal;
 use fabric::link::LinkRequest;
 use fabric::{Epoch, FabricId, ProcessId, Vid};
 use moves::coordinator::{self, MoveRequest};
-use moves::journal::{Image, Instance, Record};
+use moves::journal::{Instance, Record, Snapshot};
 use moves::node::{self, Operation, Outcome};
 use moves::placement::Placement;
 use moves::protocol::{Directive, Report, Suspension, ToCoordinator, ToNode};
@@ -121,7 +121,7 @@ impl World {
         let mover = process(layout.peers / 2 + 1);
         let peers: Vec<_> = (1..=layout.peers + 1).map(process).filter(|peer| *peer != mover).collect();
         let (coordinator, _) =
-            Coordinator::new(coordinator::Config::default(), Image::default(), Duration::ZERO);
+            Coordinator::new(coordinator::Config::default(), Snapshot::default(), Duration::ZERO);
         let hosts = (0..layout.hosts + 2).map(|place| (host_name(place), Arc::new(Host::new(place, busy))));
         let mut inboxes = Vec::new();
         let mut world = Self {

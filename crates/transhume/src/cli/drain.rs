@@ -358,7 +358,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_move_that_was_noted_and_not_told_any_more_is_told_once() {
+    fn drain_adds_unreported_moves_once() {
         let drain = Drain { host: "h1".into(), to: Vec::new(), parallel: 1, dry_run: false, json: false };
         let figures = MoveFigures { total_us: 9, blackout_us: 5, ..MoveFigures::default() };
         let moved = |from: &str, figures| Occurrence::Moved {

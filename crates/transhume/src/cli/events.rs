@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_read_as_it_is_written_or_as_so_long_ago() {
+    fn parses_times_and_ages() {
         let at = since("2026-01-31T12:00:00.5Z").unwrap().duration_since(UNIX_EPOCH).unwrap();
         assert_eq!(time(at.as_millis() as u64), "2026-01-31 12:00:00.500");
         assert_eq!(time(u64::MAX), u64::MAX.to_string());

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_to_know_is_said() {
+    fn removal_reports_lost_instances_tokens_and_hosts() {
         let mut removed = HostRemoved { host: "b".into(), ..HostRemoved::default() };
         assert_eq!(in_words(&removed), "b was removed");
         removed.revoked_tokens = vec![1, 3];

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_alike_is_suggested() {
+    fn suggests_similar_names_only() {
         let known = ["server", "client", "h1"].map(str::to_owned);
         assert_eq!(nearest("servr", &known).map(String::as_str), Some("server"));
         assert_eq!(nearest("h4", &known), None);

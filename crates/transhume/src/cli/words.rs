@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_set_is_read_whole_or_not_at_all() {
+    fn parses_values_completely_or_fails() {
         assert_eq!(variable("A=b=c").unwrap(), ("A".to_owned(), "b=c".to_owned()));
         assert_eq!(variable("A=").unwrap().1, "");
         assert!(variable("A").is_err() && variable("=b").is_err());

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn why_ib_write_bw_ends_is_told() {
+    fn reports_why_ib_write_bw_ended() {
         let traffic = Traffic::default();
         let mut rest = String::new();
         traffic.take_text(End::Traveller, "Correlation coefficient r^2: 0.803922 < 0.9\n", &mut rest);

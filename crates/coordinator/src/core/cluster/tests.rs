@@ -44,7 +44,7 @@ impl Journal for Held {
 fn start(journal: &Held) -> (tempfile::TempDir, Arc<Cluster>) {
     let directory = tempfile::tempdir().unwrap();
     let log = Log::open(&directory.path().join("events")).unwrap();
-    let cluster = Cluster::start(Image::default(), journal.clone(), log, |_| Ok(())).unwrap();
+    let cluster = Cluster::start(Snapshot::default(), journal.clone(), log, |_| Ok(())).unwrap();
     (directory, cluster)
 }
 
@@ -73,7 +73,7 @@ impl Command for Add {
 }
 
 fn instances(cluster: &Cluster) -> usize {
-    cluster.view().image().instances.len()
+    cluster.view().snapshot().instances.len()
 }
 
 #[tokio::test]
@@ -94,7 +94,7 @@ async fn a_view_shows_a_decision_only_after_its_notice_and_commands_keep_their_o
         one.await.unwrap().unwrap();
         assert_eq!(instances(&cluster), number + 1);
     }
-    let vids: Vec<_> = cluster.view().image().instances.keys().map(|vid| vid.lid()).collect();
+    let vids: Vec<_> = cluster.view().snapshot().instances.keys().map(|vid| vid.lid()).collect();
     assert_eq!((vids, journal.changes.lock().unwrap().len()), (vec![1, 2], 2));
 }
 

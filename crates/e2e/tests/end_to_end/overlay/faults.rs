@@ -374,7 +374,7 @@ impl Bad {
     fn expired(lab: &TestLab) -> Result<Self> {
         const END: u64 = 1_577_923_200;
         let (certificate, key) = issued_until(lab, END)?;
-        Self::with(lab, &certificate, &key, &["h3.pem", "it expired on 2020-01-02", "issue it anew"])
+        Self::with(lab, &certificate, &key, &["h3.pem", "it expired on 2020-01-02", "issue a new one"])
     }
 
     fn without_any(lab: &TestLab) -> Result<Self> {
@@ -421,17 +421,17 @@ fn a_certificate_that_nobody_believes_is_refused_with_the_remedy_and_others_go_o
     }
     let mut guest = on(&lab, "coordinator", GUEST, &["say", "10.77.0.1", "7700", "00"])?;
     guest.wait_for(LIMIT, |line| (line == "cut off").then_some(()))?;
-    let refused = ": the other end shows no certificate";
+    let refused = ": the peer has no certificate";
     lab.eventually("the node says whom it refuses", || Ok(lab.logs().contains(refused)))?;
     // All of it is of another cluster: that shows only when they meet.
     let mut stranger = start_node(&lab, &folder, state.path())?;
     lab.eventually("the coordinator says what is wrong", || {
-        Ok(lab.logs().contains("it knows another authority"))
+        Ok(lab.logs().contains("it has another authority"))
     })?;
     stranger.signal(libc::SIGTERM)?;
     let ended = stranger.end(LIMIT)?.success()?;
     let said = ended.lines.join("\n") + &ended.errors;
-    ensure!(said.contains("the other end's certificate is not believed"), "{said}");
+    ensure!(said.contains("the peer's certificate is rejected"), "{said}");
     stream.goes_on()?;
     lab.lab.start(h3)?;
     await_link(&lab, ["h1", "h3"], true)?;
@@ -466,8 +466,8 @@ fn a_certificate_that_expires_ends_no_link_and_makes_none() -> Result<()> {
     lab.lab.kill(h2)?;
     lab.lab.start(h2)?;
     for said in [
-        "the other end's certificate is not believed: it expired on 20",
-        "the tunnel to h2 is down: the other end does not believe this host's certificate: by its clock that has expired",
+        "the peer's certificate is rejected: it expired on 20",
+        "the tunnel to h2 is down: the peer rejects this host's certificate: by its clock, the certificate has expired",
     ] {
         lab.eventually(&format!("it is logged: {said}"), || Ok(lab.logs().contains(said)))?;
     }

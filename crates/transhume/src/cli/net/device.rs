@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_station_has_no_address_of_a_network_a_group_or_each_machine() {
+    fn rejects_network_multicast_and_loopback_addresses() {
         for right in ["10.88.0.0/31", "10.88.0.255/32", "10.88.0.255/23", "fe80::1/64", "169.254.0.9/16"] {
             assert!(address(right).is_ok(), "{right}");
         }

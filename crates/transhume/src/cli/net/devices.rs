@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_device_is_and_how_it_is_are_listed() {
+    fn lists_kind_and_state_of_devices() {
         let proxy = NetDevice {
             kind: NetDeviceKind::Proxy,
             bridge: Some("br0".into()),
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_of_hosts_that_do_not_answer_are_listed_as_they_are_noted() {
+    fn devices_of_silent_hosts_are_listed_as_stored() {
         let noted = || vec![NetDevice { open: false, ..station() }];
         let silent = |connected| NetHost { connected, state: None, noted: noted(), ..answering(vec![]) };
         let hosts = [silent(false), silent(true)];

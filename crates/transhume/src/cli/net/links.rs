@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_host_that_does_not_answer_nothing_is_known() {
+    fn silent_hosts_have_no_link_state() {
         let status = status(vec![host("h2", "h1", 300, 20)]);
         let links = described(&status);
         assert_eq!(row(&links[0])[6..], [NOTHING, NOTHING, "- / 2.000 %", NOTHING]);

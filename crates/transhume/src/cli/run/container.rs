@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_is_given_a_home_has_one_before_it_is_in_its_container() {
+    fn home_is_set_only_if_given() {
         let environment = |words: &[&str], said: &[&str]| {
             let line = Line::parse_from([&["run", "--rootfs", "/", "--without-rdma"], words].concat());
             let said: Vec<_> = said.iter().map(|variable| (*variable).to_owned()).collect();
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_the_command_line_are_read_or_refused() {
+    fn parses_or_rejects_container_options() {
         let volume: Volume = "/a:/b:ro".parse().unwrap();
         assert_eq!(volume, Volume { source: "/a".into(), place: "/b".into(), read_only: true });
         assert!("/a".parse::<Volume>().is_err() && "a:/b".parse::<Volume>().is_err());

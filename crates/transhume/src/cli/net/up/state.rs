@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_noted_before_there_were_more_settings_is_understood() {
+    fn reads_settings_of_earlier_releases() {
         let (_directory, folder) = folder();
         folder.found(&settings()).unwrap();
         let noted = r#"{"name":"a","role":"first","listen":"192.0.2.1:7700","device":"transhume0","former_device":null,
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_noted_is_found_again() {
+    fn settings_survive_reopening() {
         let (directory, folder) = folder();
         assert_eq!(folder.settings().unwrap(), None);
         folder.found(&settings()).unwrap();
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_has_left_that_was_killed_is_no_network() {
+    fn remains_of_a_killed_process_are_no_network() {
         let (_directory, folder) = folder();
         // A process killed after it wrote some certificates, and one killed after it wrote the settings.
         private::directory(&folder.path.join("pki.new")).unwrap();
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_to_ask_with_stays_until_one_has_joined() {
+    fn join_key_stays_until_joined() {
         let (_directory, folder) = folder();
         let key = folder.join_key().unwrap();
         assert_eq!(folder.join_key().unwrap(), key);
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn that_a_machine_was_removed_is_known_until_it_has_other_certificates() {
+    fn removal_is_recorded_until_new_certificates() {
         let (directory, folder) = folder();
         folder.found(&settings()).unwrap();
         assert!(folder.removal().is_none());

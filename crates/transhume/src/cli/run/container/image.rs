@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn words_take_the_place_of_the_images_arguments() {
+    fn command_replaces_the_images_arguments() {
         let process = |words: &[String]| apply(json!({}), &said(), words, false).unwrap()["process"].clone();
         let expected = json!({ "args": ["/run", "x", "y"], "env": ["A=b"], "cwd": "/work",
             "user": { "uid": 7, "gid": 0 } });

@@ -7,43 +7,43 @@ use crate::progress::Phase;
 use crate::protocol::Directive;
 use crate::{HostName, MoveId};
 
-/// What the coordinator knows of a move until it restarts.
+/// The volatile state of a move, which a restart of the coordinator loses.
 #[derive(Clone, Debug, Hash)]
-pub(super) struct Live {
+pub(super) struct MoveProgress {
     pub(super) phase: Phase,
-    /// The moves that are decided as one, this one among them; after a restart nobody, as what was not decided is rolled back.
+    /// The members of the group, including this move; empty after a restart, because uncommitted moves are rolled back.
     pub(super) together: BTreeSet<MoveId>,
-    /// The destination has made room.
+    /// The destination is prepared.
     pub(super) is_prepared: bool,
-    /// The memory has been sent while the instance ran.
+    /// Pre-copy has ended.
     pub(super) is_copied: bool,
     /// The destination holds the restored copy.
     pub(super) is_ready: bool,
-    /// When each phase began, the present one last.
+    /// When each phase began; the current phase is last.
     pub(super) marks: Vec<(Phase, Due)>,
     /// When the move began, or the coordinator restarted.
     pub(super) began: Due,
-    /// What the check at the source found.
+    /// The result of the check at the source.
     pub(super) facts: Option<Vec<u8>>,
-    /// Until when the phase may last.
+    /// The deadline of the phase.
     pub(super) deadline: Option<Due>,
-    /// Until when a host that is away may come back.
+    /// The deadline for an unreachable host to reconnect.
     pub(super) unreachable_at: Option<Due>,
-    /// When the directives are sent again.
+    /// When directives are sent again.
     pub(super) repeat_at: Due,
-    /// When the source last said something, or a phase began.
+    /// When the source was last heard, or a phase began.
     pub(super) source_heard: Due,
-    /// When the destination last said something, or a phase began.
+    /// When the destination was last heard, or a phase began.
     pub(super) destination_heard: Due,
-    /// Nothing more is asked of the source.
+    /// The source has no more work.
     pub(super) source_done: bool,
-    /// Nothing more is asked of the destination.
+    /// The destination has no more work.
     pub(super) destination_done: bool,
-    /// The user knows that the restore was given up.
+    /// The user was told that the restore has failed.
     pub(super) is_told: bool,
 }
 
-impl Live {
+impl MoveProgress {
     pub(super) fn new(now: Duration) -> Self {
         Self {
             phase: Phase::Prepare,
@@ -75,7 +75,7 @@ impl Live {
         Self { phase, marks: vec![(phase, Due(now))], ..Self::new(now) }
     }
 
-    /// What the hosts are to do now. `spec` is the instance's.
+    /// The current directives for the hosts. `spec` is the instance's specification.
     pub(super) fn directives(&self, record: &MoveRecord, spec: &[u8]) -> Vec<(HostName, Directive)> {
         let (source, destination) = (record.source.host(), record.destination.host());
         let to = |host: Option<&HostName>, directive| host.map(|host| (host.clone(), directive));
@@ -91,7 +91,7 @@ impl Live {
         directives.into_iter().flatten().collect()
     }
 
-    /// The hosts without which the instance does not run on, and when each was last heard.
+    /// The hosts that the instance waits for, with the time when each was last heard.
     pub(super) fn awaited<'a>(
         &self,
         record: &'a MoveRecord,
@@ -116,7 +116,7 @@ impl Live {
         awaited.filter_map(|(_, side, heard)| Some((side.host()?, heard)))
     }
 
-    /// Notes that the host of the source, or of the destination, has said something.
+    /// Records that the host of the source, or of the destination, was heard.
     pub(super) fn heard(&mut self, record: &MoveRecord, from: &HostName, now: Duration) {
         if record.source.is(from) {
             self.source_heard = Due(now);
@@ -149,7 +149,7 @@ impl Live {
             (Phase::Suspend | Phase::Transfer, _) => {
                 Some((source.host()?.clone(), Directive::Suspend { epoch: record.epoch, destination }))
             }
-            // Once everything is sent, the destination reports by itself.
+            // After the transfer, the destination reports without further directives.
             _ => None,
         }
     }
@@ -158,7 +158,7 @@ impl Live {
         [Some(self.repeat_at), self.deadline, self.unreachable_at].into_iter().flatten().min()
     }
 
-    /// Every phase so far with its duration.
+    /// The duration of every phase so far.
     pub(super) fn durations(&self, now: Duration) -> Vec<(Phase, Duration)> {
         let ends = self.marks.iter().skip(1).map(|(_, end)| end.0).chain([now]);
         self.marks
