@@ -1,5 +1,5 @@
-//! Datagrams between two nodes while somebody on the path keeps, repeats and changes them; and frames that come by a way that is
-//! not sealed at all.
+//! Datagrams between two nodes while an attacker on the path keeps, repeats and changes them; and frames on an
+//! unencrypted link.
 
 use std::time::Duration;
 
@@ -25,14 +25,14 @@ struct Lane {
     sealing: Sealing,
     opening: Opening,
     protection: Protection,
-    /// What was sent, its content, and whether it was taken.
+    /// A sent datagram, its content, and whether it was accepted.
     sent: Vec<(Vec<u8>, Vec<u8>, bool)>,
 }
 
-/// What is sealed, opened, repeated, changed and made up on a lane.
+/// Seals, opens, repeats, changes and forges datagrams on a lane.
 ///
 /// # Panics
-/// If anything is taken twice, changed or made up, or the newest of what was sent is refused.
+/// If one is accepted twice, or though it was changed or forged, or the newest sent one is refused.
 pub fn lane(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let mut lane = Lane::new(&if input.coin() { Root::new(&[7; 32]) } else { Root::plain() });
@@ -66,7 +66,7 @@ impl Lane {
     fn send(&mut self, content: &[u8], now: Duration) {
         let tag = overhead(self.protection) - HEADER;
         let mut datagram = [&[0; HEADER][..], content, &vec![0; tag]].concat();
-        // All that may be sealed with a key that nobody has confirmed was.
+        // All datagrams that may be sealed with an unconfirmed key were.
         if self.sealing.seal(&mut datagram, now).is_err() {
             return;
         }
@@ -97,7 +97,7 @@ impl Lane {
         let Some(newest) = self.sent.len().checked_sub(1) else { return };
         let was_taken = self.sent[newest].2;
         let is_taken = self.deliver(newest);
-        // What is not sealed says whatever number somebody likes.
+        // A plain datagram may carry any forged number.
         if self.protection == Protection::Sealed {
             assert_eq!(is_taken, !was_taken);
         }
@@ -121,7 +121,7 @@ impl Lane {
         assert!(self.protection == Protection::Plain || opened.is_err());
     }
 
-    /// Nothing of somebody who has no key is taken.
+    /// No datagram of a sender without the key is accepted.
     fn deliver_made_up(&mut self, input: &mut Input<'_>) {
         let protection = input.pick(&[Protection::Sealed, Protection::Plain]);
         let generation = input.below(4) as u16;
@@ -135,7 +135,7 @@ impl Lane {
     }
 }
 
-/// Keys change, what was sent is repeated and overtaken, and somebody else has a say.
+/// Keys change, datagrams are repeated and overtaken, and the attacker sends some.
 #[must_use]
 pub fn lane_seeds() -> Vec<Vec<u8>> {
     let send = [0, 40].iter().chain(&[9; 40]).copied().collect::<Vec<u8>>();
@@ -155,10 +155,10 @@ pub fn lane_seeds() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Frames that the kernel hands over: anybody on the path of a link that is not sealed may have made them.
+/// Frames that the kernel hands over: on an unencrypted link an attacker may have made them.
 ///
 /// # Panics
-/// If more is understood than what was there.
+/// If more is decoded than the bytes hold.
 pub fn handed_over(bytes: &[u8]) {
     let Some(HandedOver { what: What::Frame(vnet, frame), .. }) = HandedOver::decode(bytes) else { return };
     let Some((header, rest)) = bytes.split_first_chunk::<LENGTH>() else { panic!("a header was read") };
@@ -169,7 +169,7 @@ pub fn handed_over(bytes: &[u8]) {
     assert_eq!((vnet.gso_size, vnet.csum_offset), (read.gso_size, read.csum_offset));
 }
 
-/// A word, and frames with and without a checksum that is to be completed.
+/// A word, and frames with and without a partial checksum.
 #[must_use]
 pub fn handed_over_seeds() -> Vec<Vec<u8>> {
     let front = [&[2; 12][..], &[0x88, 0xb6, 0, 0, 0, 7]].concat();

@@ -1,7 +1,7 @@
-//! The directory of a fabric: a process may ask what it likes, and others still find what they have published.
+//! The directory of a fabric: whatever a hostile process asks, others still find published entries.
 
-use broker::directory::{Directory, Member};
 use fabric::directory::{Answer, Request};
+use fabric::directory::{Directory, Member};
 use fabric::{FabricId, ProcessId, Vid};
 
 use crate::input::Input;
@@ -13,10 +13,10 @@ fn member(fabric: u32, lid: u16, index: u8) -> Member {
     Member { fabric: FabricId(fabric), process: ProcessId { vid, index } }
 }
 
-/// Lets hostile processes do as the script says.
+/// Runs hostile processes as the script says.
 ///
 /// # Panics
-/// If an honest one suffers.
+/// If an honest one is affected.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let honest = member(1, 1, 1);

@@ -1,6 +1,6 @@
 //! Bytes as a script.
 
-/// What is left of a script. Past its end everything is 0.
+/// The rest of a script. Past its end everything is 0.
 pub struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -47,7 +47,7 @@ impl<'a> Input<'a> {
         u64::from_le_bytes(self.array())
     }
 
-    /// As many bytes as the next byte says, at most.
+    /// At most as many bytes as the next byte says.
     pub fn bytes(&mut self) -> &'a [u8] {
         let length = usize::from(self.byte());
         self.take(length)

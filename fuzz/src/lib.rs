@@ -1,4 +1,4 @@
-//! Fuzz targets for all that reads what another party writes.
+//! Fuzz targets for all code that reads input of another party.
 //!
 //! ```text
 //!  corpus/TARGET, seeds ──▶ Target::run(bytes) ──▶ the code of the project; a panic is a finding
@@ -7,18 +7,18 @@
 //!   grows it by coverage         the same each time
 //! ```
 //!
-//! A target takes any bytes. Where a state machine stands behind the parser, the bytes are a script
-//! ([`input::Input`]): what the attacker sends, what the application does meanwhile, what time it is. A target asserts what must hold
-//! whatever comes: memory that is not the attacker's is as it was, nothing of it leaks, and others' connections go on.
+//! A target takes any bytes. For a parser with a state machine behind it, the bytes are a script
+//! ([`input::Input`]) of the attacker's messages, the application's calls, and the time. A target asserts invariants that hold
+//! for any script: memory that is not the attacker's is unchanged, no content of it leaks, and others' connections work on.
 //!
-//! * [`messages`]: what is decoded as a whole. * [`procfs`]: text and files that instances may shape.
+//! * [`messages`]: messages that are decoded as a whole. * [`procfs`]: text and files that instances may shape.
 //! * [`manager`]: connection managers. * [`socket`]: sockets over connections. * [`directory`]: the directory of a fabric.
-//! * [`ring`]: rings in memory that the other side writes as it likes.
+//! * [`ring`]: rings in memory that the other side can overwrite.
 //! * [`link`]: a whole device with an honest peer and a hostile one, over a stream or over shared memory.
-//! * [`segments`]: what TAP devices hand over, and what is merged for them. [`overlay_node`]: what other nodes seal, and
+//! * [`segments`]: segments from TAP devices, and merged ones for them. [`overlay_node`]: messages of other nodes, and
 //!   frames for a switch.
-//! * [`datagrams`]: what strangers send to nodes, or change on its way.
-//! * [`memory`]: how much a target may take. * [`mutation`]: mutations without a fuzzer.
+//! * [`datagrams`]: datagrams of strangers, or changed in flight.
+//! * [`memory`]: the memory limit of targets. * [`mutation`]: mutations without a fuzzer.
 
 pub mod datagrams;
 pub mod directory;
@@ -98,9 +98,9 @@ impl Target {
         memory::within_bounds(|| (self.body)(bytes));
     }
 
-    /// Where its corpus is.
+    /// The archive of its corpus, which `scripts/fuzz.sh` writes.
     #[must_use]
     pub fn corpus(&self) -> PathBuf {
-        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("corpus").join(self.name)
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("corpus").join(format!("{}.tar.gz", self.name))
     }
 }

@@ -1,4 +1,4 @@
-//! Connection managers: hostile ones send any datagram, and what an honest one has asked for goes on.
+//! Connection managers: hostile ones send any datagram, and connections of an honest one proceed.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -21,17 +21,17 @@ struct World {
     now: Duration,
     ours: Manager,
     theirs: Manager,
-    /// What our program was told of the honest connection, and that one's number.
+    /// The events of the honest connection at our program, and that connection's number.
     connection: Option<ConnectionId>,
     events: Vec<Event>,
     /// Connections that the hostile have asked for.
     pending: Vec<ConnectionId>,
 }
 
-/// Lets hostile managers do as the script says.
+/// Runs hostile managers as the script says.
 ///
 /// # Panics
-/// If the honest one suffers.
+/// If the honest one is affected.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let mut world = World::new();
@@ -92,7 +92,7 @@ impl World {
         self.settle();
     }
 
-    /// Carries what is said between us and the honest manager, until nobody says anything.
+    /// Carries messages between us and the honest manager until there are no more.
     fn settle(&mut self) {
         for _ in 0..1000 {
             let (ours, theirs) = (self.ours.take_outputs(), self.theirs.take_outputs());
@@ -175,7 +175,7 @@ fn message(input: &mut Input<'_>) -> Message {
     Message { version: VERSION, from, to, body }
 }
 
-/// A connection from its request to its end, and each message about somebody else's.
+/// A connection from its request to its end, and each message about a connection of another peer.
 #[must_use]
 pub fn seeds() -> Vec<Vec<u8>> {
     let says = |peer: u8, from: u8, to: u8, body: u8| vec![peer, 7, 1, from, 1, to, 2, body];

@@ -1,9 +1,9 @@
-//! How much memory a target takes: what a few bytes make it take must stay small.
+//! The memory limit of targets: a few bytes of input must not make a target take much.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// What one input may make a target hold at a time, in bytes.
+/// The most memory that a target may hold for one input, in bytes.
 const MOST: isize = 32 << 20;
 
 /// The system's allocator, which counts for each thread.
@@ -15,7 +15,7 @@ thread_local! {
 }
 
 fn count(bytes: isize) {
-    // A thread that ends counts no more.
+    // An ended thread does not count any more.
     let _ = HELD.try_with(|held| {
         held.set(held.get() + bytes);
         let _ = PEAK.try_with(|peak| peak.set(peak.get().max(held.get())));

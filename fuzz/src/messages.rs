@@ -1,4 +1,4 @@
-//! What is decoded as a whole. What has been understood is said again, and must mean the same.
+//! Messages that are decoded as a whole. A decoded one is encoded again, and must mean the same.
 
 use std::fmt::Debug;
 use std::io::ErrorKind;
@@ -7,12 +7,15 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use broker::{Chunk, Output};
-use engines::{InstanceSpec, Owner};
 use fabric::attach::{self, OutputStream, Role, ToNode, ToProcess, Transport};
 use fabric::directory::{Answer, Entry, Request};
+use fabric::link::LinkRequest;
 use fabric::session::{End, FromSession, Order, SessionId, State, ToSession, Word};
 use fabric::{Epoch, FabricId, NetworkKind, ProcessId, Vid};
+use instance::{
+    Blueprint, Carried, Chunk, ImageFile, InstanceName, InstanceSpec, Network, Output, Program, Region,
+    Workload,
+};
 use moves::entry::{Entry as NodeEntry, NodeRecord};
 use moves::journal::{MoveRecord, Record};
 use moves::{HostName, MoveId};
@@ -20,7 +23,7 @@ use rpc::datagrams::{LONGEST, Train, Trains};
 use rpc::enrol;
 use rpc::token::{Fingerprint, JoinToken, Secret};
 use rpc::wire::{
-    Blueprint, FromCoordinator, FromNode, ImageMessage, LinkAnswer, LinkQuestion, Manifest, MemoryAnswer,
+    FromCoordinator, FromNode, ImageMessage, LinkAnswer, LinkQuestion, Manifest, MemoryAnswer,
     MemoryQuestion, Opening, Received,
 };
 use serde::Serialize;
@@ -164,7 +167,12 @@ pub fn rpc(bytes: &[u8]) {
         3 => drop(same::<LinkQuestion>(&frame)),
         4 => drop(same::<LinkAnswer>(&frame)),
         5 => drop(same::<Received>(&frame)),
-        6 => drop(same::<Blueprint>(&frame)),
+        6 => {
+            if let Ok(blueprint) = Blueprint::decode(&frame) {
+                let again = blueprint.encode().expect("what was read can be written");
+                assert_eq!(Blueprint::decode(&again), Ok(blueprint));
+            }
+        }
         8 => drop(same::<enrol::Request>(&frame)),
         9 => drop(same::<enrol::Answer>(&frame)),
         10 => drop(same::<MemoryQuestion>(&frame)),
@@ -186,7 +194,7 @@ fn first_frame(mut bytes: &[u8]) -> Option<Vec<u8>> {
     matches!(read, Poll::Ready(Ok(true))).then_some(buffer)
 }
 
-/// What an instance's new host does with the output that came along.
+/// The new host's handling of output that arrived with an instance.
 fn go_on_with(mut output: Output) {
     let now = Instant::now();
     let _ = output.has_room(now);
@@ -197,8 +205,11 @@ fn go_on_with(mut output: Output) {
 }
 
 fn framed<M: Serialize>(tag: u8, message: &M) -> Vec<u8> {
-    let bytes = attach::encode(message);
-    [&[tag], &(bytes.len() as u32).to_le_bytes()[..], &bytes].concat()
+    framed_bytes(tag, &attach::encode(message))
+}
+
+fn framed_bytes(tag: u8, bytes: &[u8]) -> Vec<u8> {
+    [&[tag], &(bytes.len() as u32).to_le_bytes()[..], bytes].concat()
 }
 
 /// Messages of all kinds.
@@ -207,8 +218,7 @@ fn framed<M: Serialize>(tag: u8, message: &M) -> Vec<u8> {
 /// Never.
 #[must_use]
 pub fn rpc_seeds() -> Vec<Vec<u8>> {
-    let request =
-        broker::LinkRequest { fabric: FabricId(7), from: process(), epoch: Epoch(1), to: process() };
+    let request = LinkRequest { fabric: FabricId(7), from: process(), epoch: Epoch(1), to: process() };
     let hello = FromNode::Hello {
         version: rpc::wire::VERSION,
         address: "10.0.0.1:7".parse().expect("an address"),
@@ -217,8 +227,8 @@ pub fn rpc_seeds() -> Vec<Vec<u8>> {
     };
     let mut output = Output::default();
     output.push(Chunk { stream: OutputStream::Stdout, bytes: b"text".to_vec() });
-    let carried = broker::Carried { output, exit: None, ..broker::Carried::default() };
-    let image = engines::Image { name: "inventory.img".into(), size: 9 };
+    let carried = Carried { output, exit: None, ..Carried::default() };
+    let image = ImageFile { name: "inventory.img".into(), size: 9 };
     let images = vec![image];
     vec![
         framed(0, &hello),
@@ -231,11 +241,11 @@ pub fn rpc_seeds() -> Vec<Vec<u8>> {
         framed(4, &LinkAnswer::Open { epoch: Epoch(1), data_port: 9 }),
         framed(5, &Received::Whole { digest: [1; 32] }),
         framed(5, &Received::Refused { reason: "no room\nmake some".into() }),
-        framed(6, &Blueprint { fabric: FabricId(7), spec: spec() }),
+        framed_bytes(6, &blueprint().encode().expect("a blueprint")),
         framed(7, &ImageMessage::Begin),
-        framed(7, &ImageMessage::Pages { owner: Owner::Process(7), runs: vec![(0x1000, 2), (0x9000, 1)] }),
-        framed(7, &ImageMessage::Layout { owner: Owner::Shared(9), runs: vec![(0, 3)] }),
-        framed(7, &ImageMessage::Left { owner: Owner::Process(7), runs: vec![(0x9000, 1)] }),
+        framed(7, &ImageMessage::Pages { region: Region(7), runs: vec![(0x1000, 2), (0x9000, 1)] }),
+        framed(7, &ImageMessage::Layout { region: Region(9), runs: vec![(0, 3)] }),
+        framed(7, &ImageMessage::Left { region: Region(7), runs: vec![(0x9000, 1)] }),
         framed(7, &ImageMessage::Rest(Manifest { carried, images })),
         framed(
             8,
@@ -248,24 +258,15 @@ pub fn rpc_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-fn spec() -> InstanceSpec {
-    let name = engines::InstanceName::new("job").expect("a name");
-    let address = std::net::Ipv4Addr::new(10, 77, 1, 1);
-    InstanceSpec {
-        name,
-        command: vec!["true".into()],
-        environment: vec![("PATH".into(), "/bin".into())],
-        directory: "/".into(),
-        user: 0,
-        group: 0,
-        groups: Vec::new(),
-        limits: Vec::new(),
-        network: engines::Network { mac: [2; 6], address, prefix: 16, mtu: 1500 },
-        container: None,
+fn blueprint() -> Blueprint {
+    let program = Program { environment: vec![("PATH".into(), "/bin".into())], ..Program::new(["true"]) };
+    let spec = InstanceSpec {
+        name: InstanceName::new("job").expect("a name"),
+        network: Network { mac: [2; 6], address: Ipv4Addr::new(10, 77, 1, 1), prefix: 16, mtu: 1500 },
         network_kind: NetworkKind::Overlay,
-        image: None,
-        stdin: false,
-    }
+        workload: Workload::Process(program),
+    };
+    Blueprint { fabric: FabricId(7), spec }
 }
 
 /// So much of a connection is read in a run: more than is there at a time.
@@ -289,7 +290,7 @@ pub fn trains(bytes: &[u8]) {
 /// Trains, and whether they end in the middle of one, or what comes next is none.
 type Understood = (Vec<(usize, Vec<u8>)>, Result<bool, ErrorKind>);
 
-/// What stands in `bytes`.
+/// The message in `bytes`.
 fn expected(mut bytes: &[u8]) -> Understood {
     let mut found = Vec::new();
     while let Some((length, rest)) = bytes.split_first_chunk() {
@@ -352,7 +353,7 @@ pub fn trains_seeds() -> Vec<Vec<u8>> {
     streams.iter().flat_map(|stream| pieces.map(|pieces| script(pieces, stream))).collect()
 }
 
-/// What stores hold: it was ours, and the disk may have changed it.
+/// The content of stores: we wrote it, and the disk may have changed it.
 pub fn record(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     match input.below(4) {
@@ -388,7 +389,7 @@ pub fn record_seeds() -> Vec<Vec<u8>> {
     vec![tagged(0, &entry), tagged(1, &moved)]
 }
 
-/// The text of a join token, as a user gives it. What is one is written the same way again.
+/// The text of a join token, as a user gives it. A valid one is written the same way again.
 pub fn token(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     if let Ok(token) = text.parse::<JoinToken>() {
@@ -436,7 +437,7 @@ pub fn api_seeds() -> Vec<Vec<u8>> {
     lines.flatten().map(String::into_bytes).collect()
 }
 
-/// What CRIU says.
+/// Replies of CRIU.
 pub fn criu(bytes: &[u8]) {
     engines::foreign::criu_packet(bytes);
 }

@@ -1,4 +1,4 @@
-//! What an overlay's node hears: datagrams' contents of other nodes, and frames of instances and LANs.
+//! The input of an overlay node: datagrams of other nodes, and frames of instances and LANs.
 
 use std::time::Duration;
 
@@ -28,10 +28,10 @@ const OTHER: Mac = Mac([2, 0, 0, 0, 0, 2]);
 /// So many datagrams the other node has been sent.
 const SEALED: u64 = 1000;
 
-/// What other nodes seal, and their parts of frames.
+/// Messages of other nodes, and their parts of frames.
 ///
 /// # Panics
-/// If what is understood would not be said like that, or a frame is longer than one can be.
+/// If a decoded message would be encoded differently, or a frame exceeds the maximum length.
 pub fn content(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let mut reassembly = Reassembly::default();
@@ -79,7 +79,7 @@ pub fn switch(bytes: &[u8]) {
     let (mut now, mut epoch, mut parcels) = (Duration::ZERO, 1, Vec::new());
     while !input.is_empty() {
         now += Duration::from_millis(u64::from(input.byte()) * 10);
-        // What is refused changes nothing.
+        // A refused message changes nothing.
         let _ = match input.below(8) {
             0 => switch.pause(OWN),
             1 => switch.unpause(OWN, now, &mut parcels),
@@ -128,7 +128,7 @@ fn entry(mac: Mac, node: NodeId, epoch: u64) -> Entry {
 fn hear(switch: &mut Switch, input: &mut Input<'_>, now: Duration) {
     let from = if input.coin() { From::Port(input.pick(&PORTS)) } else { link(input) };
     let mut bytes = input.bytes().to_vec();
-    // A frame for somebody, most often.
+    // A frame, mostly with a known destination.
     if bytes.len() >= 12 && input.coin() {
         bytes[..6].copy_from_slice(&input.pick(&[OWN, OTHER, Mac::BROADCAST]).0);
         bytes[6..12].copy_from_slice(&input.pick(&[OWN, OTHER, Mac([2, 0, 0, 0, 0, 9])]).0);

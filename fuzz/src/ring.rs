@@ -1,4 +1,4 @@
-//! A link's rings, in memory that the other side writes as it likes.
+//! A link's rings, in memory that the other side can overwrite.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr;
@@ -112,7 +112,7 @@ impl Hostile {
         let bytes: [u8; WORD] = std::array::from_fn(|at| self.out_of_ring(self.read + at as u64));
         let word = u64::from_le_bytes(bytes);
         let (length, tag) = (word & ((1 << LENGTH_BITS) - 1), word >> LENGTH_BITS);
-        // What we have poked ourselves is no chunk of the other end's.
+        // Bytes that we have overwritten ourselves are not a chunk of the other end's.
         (1..CAPACITY as u64).contains(&length).then_some((length, tag))
     }
 
@@ -177,18 +177,18 @@ pub fn poke(hostile: &mut Hostile, input: &mut Input<'_>) {
     hostile.poke(offset, word);
 }
 
-/// What an honest reader has of a hostile writer.
+/// An honest reader's state against a hostile writer.
 struct World {
     hostile: Hostile,
     stream: Box<dyn Stream>,
-    /// What was written by the rules and not read yet; `None` once something was not.
+    /// The bytes that were validly written and not read yet; `None` after a violation.
     sent: Option<Vec<u8>>,
 }
 
 /// Reads and writes rings as the script says.
 ///
 /// # Panics
-/// If what is read is not what was written by the rules.
+/// If other bytes are read than were validly written.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let (hostile, stream) = Hostile::new();

@@ -153,7 +153,7 @@ fn pieces(plan: &Plan, frame: &[u8]) -> Vec<Frame> {
     pieces
 }
 
-/// What comes out, and of how many frames each was merged.
+/// The output, and the number of frames in each merged segment.
 fn merge(frames: &[Frame]) -> Vec<(Frame, usize)> {
     let (mut merger, mut merged) = (Merger::default(), Vec::new());
     for (vnet, frame) in frames {
@@ -172,7 +172,7 @@ fn written(merger: &mut Merger<'_>) -> Option<(Frame, usize)> {
     Some(((segment.vnet, frame), segment.payloads.len().max(1)))
 }
 
-/// What was merged is split into what it was merged from; what passed is as it was.
+/// A merged segment splits into its frames; other frames are unchanged.
 fn given_back(frames: &[Frame], merged: &[(Frame, usize)]) {
     let mut rest = frames;
     for ((vnet, frame), count) in merged {

@@ -1,9 +1,9 @@
-//! Sockets over connections: hostile peers say anything, honest ones go on, and what came before can be read.
+//! Sockets over connections: hostile peers send anything, honest ones work on, and data before a violation can be read.
 
 use std::collections::{HashMap, VecDeque};
 
 use cm::socket::{
-    AGREEMENT, Dialogue, HEADER, Kind, MAPPING, Mapping, SLOT, SLOTS, Slot, Violation, WINDOW, agrees,
+    AGREEMENT, Dialogue, HEADER, Kind, MAPPING, MAX_CREDITS, Mapping, SLOT, SLOTS, Slot, Violation, agrees,
     header, parse,
 };
 
@@ -12,10 +12,10 @@ use crate::input::Input;
 const KIND_AT: u32 = 28;
 const CREDITS: u32 = (1 << KIND_AT) - 1;
 
-/// Lets a peer say what the script says.
+/// Lets a peer send the script's messages.
 ///
 /// # Panics
-/// If the socket believes what it should not, or an honest one is not believed.
+/// If the socket accepts an invalid message, or refuses an honest one.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     match input.below(8) {
@@ -32,7 +32,7 @@ pub fn run(bytes: &[u8]) {
 fn datagram(bytes: &[u8]) {
     let Some((from, data)) = parse(bytes) else { return };
     assert_eq!(data, &bytes[HEADER..]);
-    // What has been understood is said again, and means the same.
+    // A decoded message is encoded again, and means the same.
     let again = header(from);
     assert_eq!(parse(&again), Some((from, &[][..])));
 }
@@ -95,7 +95,7 @@ impl Side {
                 self.mapped(contents);
             }
         }
-        assert!(self.taken <= WINDOW + self.gave, "more data than receives for it");
+        assert!(self.taken <= MAX_CREDITS + self.gave, "more data than receives for it");
         assert!(self.got <= self.sent, "more credits than SENDs of data");
         Some(done)
     }
@@ -130,11 +130,11 @@ impl Side {
         let word = self.dialogue.word(kind);
         assert_eq!(word >> KIND_AT, kind as u32);
         self.gave += (word & CREDITS) as usize;
-        assert!(self.gave <= self.taken && self.sent <= WINDOW + self.got);
+        assert!(self.gave <= self.taken && self.sent <= MAX_CREDITS + self.got);
         word
     }
 
-    /// Where `offset` lies is what the peer has said of it last.
+    /// `offset` has the latest mapping that the peer has sent.
     fn look(&self, offset: u64) {
         let Some((address, left, key)) = self.dialogue.place(offset) else { return };
         let is_it = |mapping: &Mapping| {
@@ -246,7 +246,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         [&[2], turns.repeat(8).as_slice()].concat(),
         script(&[&data, &read, &[3, 0], &[2], &says(1, 1, &[4]), &says(2, 0, &[4]), &data]),
         script(&[&says(3, 0, &mapping), &[4, 1, 5], &[4, 1, 200], &says(3, 0, &[5, 2, 0, 0])]),
-        script(&[&data.repeat(WINDOW), &[1, 0, 0, 0, 0, 1], &read, &[3, 0], &data.repeat(2)]),
+        script(&[&data.repeat(MAX_CREDITS), &[1, 0, 0, 0, 0, 1], &read, &[3, 0], &data.repeat(2)]),
         script(&[&[2, 2], &says(1, 3, &[4])]),
         script(&[&says(0, 0, &[1, 9]), &[1, 0xff, 0xff, 0, 0, 0], &says(0, 0, &[2, 1])]),
         script(&[&[5, 0, 1, 0, 0xff, 5, 1, 1]]),

@@ -1,18 +1,24 @@
 //! All inputs of all targets, and mutations of them: the same ones each time.
 
-use std::fs;
+use std::fs::File;
+use std::io::Read as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use flate2::read::GzDecoder;
 use fuzz::mutation::Mutator;
 use fuzz::{TARGETS, Target};
+use tar::Archive;
 
-/// The target's seeds and its corpus, in an order that does not change.
+/// The target's seeds and its corpus, in the order of the archive.
 fn inputs(target: &Target) -> Vec<Vec<u8>> {
-    let mut files: Vec<_> = fs::read_dir(target.corpus())
-        .map(|entries| entries.map(|entry| entry.unwrap().path()).collect())
-        .unwrap_or_default();
-    files.sort();
-    let corpus = files.iter().map(|file| fs::read(file).unwrap());
+    let archive =
+        File::open(target.corpus()).expect("`scripts/fuzz.sh merge` writes the archive of a new target");
+    let mut archive = Archive::new(GzDecoder::new(archive));
+    let corpus = archive.entries().unwrap().map(|entry| {
+        let mut bytes = Vec::new();
+        entry.unwrap().read_to_end(&mut bytes).unwrap();
+        bytes
+    });
     (target.seeds)().into_iter().chain(corpus).collect()
 }
 

@@ -1,4 +1,4 @@
-//! Brokers for network namespaces that exist already, until standard input ends:
+//! Runs brokers for existing network namespaces until standard input ends:
 //! `local-fabric /run/netns/a=0 /run/netns/b=1` makes the first an instance of host 0 and the second one of
 //! host 1. A line `0 1` on standard input moves the first instance to host 1.
 

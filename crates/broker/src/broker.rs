@@ -7,26 +7,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fabric::attach::{LinkRefusal, NotStarted, Role, SOCKET_NAME, ToProcess};
-use fabric::directory::Answer;
+use fabric::directory::{Answer, Due};
+use fabric::link::LinkRequest;
 use fabric::session::{SessionId, ToSession};
-use fabric::{Epoch, ProcessId, netns, seqpacket};
+use fabric::{Epoch, InstanceId, ProcessId, netns, seqpacket};
+use instance::{Carried, Chunk, Follower, Roster};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{timeout, timeout_at};
 
-use crate::directory::Due;
-use crate::instance::{
-    Allowance, Arrival, Back, Carried, Instance, InstanceId, NotAdmitted, Outgoing, Phase, Roster, Seat,
-};
+use crate::instance::{Allowance, Arrival, Back, Instance, NotAdmitted, Outgoing, Phase, Seat};
 use crate::namespace::Namespace;
-use crate::output::{Chunk, Follower};
-use crate::peers::{LinkRequest, Observer, Peers};
+use crate::peers::{Observer, Peers};
 use crate::report::{ResumeReport, SuspendError, SuspendReport};
 use crate::{connection, link};
 
-/// How long a process may stay away once its instance runs again; after that it counts as ended.
+/// How long a process may take to attach again once its instance runs; after that it counts as ended.
 const REATTACH_LIMIT: Duration = Duration::from_secs(10);
 
-/// How often it is looked whether a follower that lags has been silent for too long.
+/// How often to check whether a lagging follower has been silent for too long.
 const FOLLOWERS_CHECK: Duration = Duration::from_secs(1);
 
 /// The most links that the processes of an instance may be waiting for at a time.
@@ -38,21 +36,21 @@ pub struct Broker {
     shared: Arc<Shared>,
 }
 
-/// An instance to take on.
+/// An instance to add.
 #[derive(Debug)]
 pub struct Config {
     /// Its identity.
     pub id: InstanceId,
     /// Its network namespace.
     pub network: OwnedFd,
-    /// Its PID namespace. Without one whoever reaches the socket may attach, also a
-    /// thread that has only come into the network namespace.
+    /// Its PID namespace. Without one, any process that reaches the socket may attach, even a
+    /// thread that has only entered the network namespace.
     pub pids: Option<Namespace>,
-    /// What another broker knew of it, if there was one.
+    /// Its state from another broker, if there was one.
     pub carried: Carried,
 }
 
-/// The broker does not have such an instance.
+/// The instance is not on this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("instance {0} is not on this host")]
 pub struct UnknownInstance(pub InstanceId);
@@ -70,7 +68,7 @@ impl Broker {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Takes an instance on, in place of one of the same identity. It is suspended.
+    /// Adds a suspended instance, replacing one of the same identity.
     pub fn add(&self, config: Config) {
         let instance = Instance {
             id: config.id,
@@ -90,12 +88,12 @@ impl Broker {
         end(old);
     }
 
-    /// Says which PID namespace the instance has, if it was not known when the instance was added.
+    /// Sets the instance's PID namespace, if it was not known when the instance was added.
     pub fn set_pids(&self, id: InstanceId, pids: Namespace) {
         self.shared.with(id, |instance| instance.pids = Some(pids));
     }
 
-    /// Forgets an instance and cuts its processes off.
+    /// Removes an instance and disconnects its processes.
     pub fn remove(&self, id: InstanceId) {
         let old = self.shared.lock().remove(&id);
         end(old);
@@ -107,31 +105,32 @@ impl Broker {
         self.shared.lock().keys().copied().collect()
     }
 
-    /// Who has a seat in each of the instances.
+    /// The roster of each instance.
     #[must_use]
     pub fn rosters(&self) -> Vec<(InstanceId, Roster)> {
         self.shared.lock().iter().map(|(id, instance)| (*id, instance.carried.roster.clone())).collect()
     }
 
-    /// Hands a process what the directory has answered. One that is away asks again when it is back.
+    /// Delivers an answer of the directory. A process that is not attached asks again when it is.
     pub fn answer(&self, due: Due) {
         let Due { asker, number, answer } = due;
         self.shared.answer(asker.instance(), asker.process, number, answer);
     }
 
-    /// Makes all processes publish and ask again, and sessions say again: who hears them may have forgotten it, or missed it.
+    /// Makes all processes repeat their publications and requests, and sessions their state, since the receiver may have lost
+    /// them.
     pub fn ask_again(&self) {
         self.shared.lock().values().for_each(Instance::ask_again);
     }
 
-    /// Hands an instance's first process a message for a session. It is lost if the process is away, and if the instance
-    /// is; its first word when it is back tells what it has.
+    /// Sends an instance's first process a message for a session. The message is lost if the process is not attached or the
+    /// instance is not here; the process reports the state of its sessions when it attaches again.
     pub fn tell_session(&self, instance: InstanceId, id: SessionId, message: ToSession) {
         let message = ToProcess::Session { id, message };
         self.shared.with(instance, |instance| instance.tell_sessions(message));
     }
 
-    /// What another broker has to know to take the instance over.
+    /// The state that another broker needs to take the instance over.
     #[must_use]
     pub fn carried(&self, id: InstanceId) -> Option<Carried> {
         self.shared.with(id, |instance| instance.carried.clone())
@@ -156,14 +155,14 @@ impl Broker {
         let _ = self.shared.until(id, arrived).await;
     }
 
-    /// A follower will come: until then, for up to [`Output::PATIENCE`](crate::Output::PATIENCE), the command waits
-    /// rather than that its output is dropped.
+    /// Announces a follower: until it comes, for up to [`Output::PATIENCE`](instance::Output::PATIENCE), the broker keeps all output
+    /// for it, and makes the command wait when the buffer is full.
     pub fn expect_follower(&self, id: InstanceId) {
         self.shared.with(id, |instance| instance.carried.output.expect_follower(Instant::now()));
     }
 
-    /// `follower` has had all output before position `next`, and what comes then is kept for it: the command waits
-    /// when it lags, for up to [`Output::PATIENCE`](crate::Output::PATIENCE) after its last word.
+    /// Records that `follower` has received all output before position `next`. Later output is kept for it: the command waits
+    /// when it lags, for up to [`Output::PATIENCE`](instance::Output::PATIENCE) after its last call.
     pub fn follow(&self, id: InstanceId, follower: Follower, next: u64) {
         self.shared.with(id, |instance| {
             instance.carried.output.follow(follower, next, Instant::now());
@@ -171,7 +170,7 @@ impl Broker {
         });
     }
 
-    /// `follower` reads no more.
+    /// Removes `follower`.
     pub fn unfollow(&self, id: InstanceId, follower: Follower) {
         self.shared.with(id, |instance| {
             instance.carried.output.unfollow(follower);
@@ -179,8 +178,8 @@ impl Broker {
         });
     }
 
-    /// Listens for the processes of a suspended instance, which has made `epoch` moves. One that is listened
-    /// for already stays as it is.
+    /// Listens for the processes of a suspended instance, which has made `epoch` moves. Does nothing if the broker already listens
+    /// for it.
     ///
     /// # Errors
     /// `NotFound` if there is no such instance; otherwise those of making the socket.
@@ -219,22 +218,22 @@ impl Broker {
         });
     }
 
-    /// Waits until every process that had a seat is back and has resumed, or has been given up.
+    /// Waits until every process with a seat has attached again and resumed, or counts as ended.
     ///
     /// # Errors
-    /// If the instance is not on this host, or no more.
+    /// If the instance is not, or no longer, on this host.
     pub async fn resumed(&self, id: InstanceId) -> Result<ResumeReport, UnknownInstance> {
         let all_back = |instance: &mut Instance| instance.still_away().is_empty();
         self.shared.until(id, all_back).await?;
         self.shared.with(id, |instance| resume_report(&instance.back)).ok_or(UnknownInstance(id))
     }
 
-    /// Makes every process of the instance let go within `limit`. When it returns, nobody is attached and
-    /// nobody can attach.
+    /// Suspends every process of the instance within `limit`. When it returns, no process is attached, and
+    /// none can attach.
     ///
     /// # Errors
-    /// If the instance is not running here, some process is away, which [`Broker::whole`] waits for, or does not let go. In the
-    /// last case [`Broker::resume`] undoes what has been done; otherwise nothing has been.
+    /// If the instance does not run here, some process is not attached (see [`Broker::whole`]), or some process does not suspend.
+    /// In the last case [`Broker::resume`] rolls back; otherwise nothing has changed.
     pub async fn suspend(&self, id: InstanceId, limit: Duration) -> Result<SuspendReport, SuspendError> {
         let begin = Instant::now();
         let accepting = {
@@ -261,11 +260,11 @@ impl Broker {
         }
     }
 
-    /// Waits until no process of a running instance is away, for as long as `limit`: one that a node before this has lost would
-    /// not hear that it moves, and would speak for where it was.
+    /// Waits up to `limit` until all processes with a seat in a running instance are attached. A process that lost its attachment
+    /// when the node restarted would not receive `Suspend`, and would keep its links to the old host.
     ///
     /// # Errors
-    /// If the instance is not on this host, or some process is away all the time.
+    /// If the instance is not on this host, or some process stays unattached.
     pub async fn whole(&self, id: InstanceId, limit: Duration) -> Result<(), SuspendError> {
         let whole = |instance: &mut Instance| instance.must_be_whole().is_ok();
         match timeout(limit, self.shared.until(id, whole)).await {
@@ -294,40 +293,40 @@ impl Broker {
         silent.map_or(SuspendError::Unknown, |processes| SuspendError::Silent { processes, limit })
     }
 
-    /// Whether the process that `request` wants can have links now, and its epoch; `None` if its
+    /// The epoch of the process at the other end of `request`, or why it cannot have links now; `None` if its
     /// instance is not here.
     #[must_use]
     pub fn reachable(&self, request: &LinkRequest) -> Option<Result<Epoch, LinkRefusal>> {
         self.shared.reachable(request)
     }
 
-    /// Hands the wanted process its end of a link from another host.
+    /// Delivers its end of a link from another host to a process.
     ///
     /// # Errors
-    /// If it cannot have links now.
+    /// If the process cannot have links now.
     pub fn deliver(&self, request: &LinkRequest, socket: TcpStream) -> Result<(), LinkRefusal> {
         link::deliver(&self.shared, request, socket)
     }
 
-    /// Passes on a wish from another host.
+    /// Forwards a nudge from another host.
     ///
     /// # Errors
-    /// If the wanted process cannot have links now.
+    /// If the process cannot have links now.
     pub fn nudge(&self, request: &LinkRequest) -> Result<(), LinkRefusal> {
         link::nudge(&self.shared, request)
     }
 }
 
-/// Whether a link may be made now.
+/// The result of [`Shared::begin_link`].
 pub(crate) enum LinkBegun {
     Yes,
-    /// It is being made.
+    /// The link is already being made.
     Already,
-    /// [`MAX_WAITING_LINKS`] of the instance are.
+    /// The instance waits for [`MAX_WAITING_LINKS`] already.
     TooMany,
 }
 
-/// What the tasks of a broker share. The locks are held for short work only, never across an await.
+/// The state that the tasks of a broker share. Locks are held only briefly, never across an await.
 pub(crate) struct Shared {
     instances: Mutex<HashMap<InstanceId, Instance>>,
     waiting_links: Mutex<HashMap<InstanceId, HashSet<LinkRequest>>>,
@@ -345,7 +344,7 @@ impl Shared {
         self.serials.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// What `work` returns for the instance, if there is such an instance.
+    /// Calls `work` with the instance, if it is here.
     pub fn with<T>(&self, id: InstanceId, work: impl FnOnce(&mut Instance) -> T) -> Option<T> {
         self.lock().get_mut(&id).map(work)
     }
@@ -363,7 +362,7 @@ impl Shared {
         self.with(request.to_instance(), wanted).flatten()
     }
 
-    /// Notes that a link is being made.
+    /// Records that a link is being made.
     pub fn begin_link(&self, request: LinkRequest) -> LinkBegun {
         let mut waiting = self.waiting_links.lock().unwrap_or_else(PoisonError::into_inner);
         let waiting = waiting.entry(request.from_instance()).or_default();
@@ -395,7 +394,7 @@ impl Shared {
         self.with(id, |instance| instance.allowance.directory.take(Instant::now())) == Some(true)
     }
 
-    /// What may be opened to other hosts for an instance at a time.
+    /// The semaphore for links that are being opened to other hosts for an instance.
     pub fn openings(&self, id: InstanceId) -> Option<Arc<Semaphore>> {
         self.with(id, |instance| instance.allowance.openings.clone())
     }
@@ -429,8 +428,8 @@ impl Shared {
         });
     }
 
-    /// Waits while a follower of the output lags, but not for the last words of a first process that has been told to
-    /// suspend, and writes no more: `parting`.
+    /// Waits while a follower of the output lags. It does not wait for the last output of a first process that has received
+    /// `Suspend` and writes no more: `parting`.
     pub async fn room_for_output(&self, id: InstanceId, parting: &AtomicBool) {
         let room = |instance: &mut Instance| {
             parting.load(Ordering::Relaxed) || instance.carried.output.has_room(Instant::now())
@@ -476,7 +475,7 @@ impl Shared {
 
 fn tell_all_to_suspend(instance: &mut Instance) {
     instance.suspended.clear();
-    // A process whose queue is full does not read: it will be found silent.
+    // A process with a full queue does not read; the time limit reports it.
     for member in instance.members.values() {
         let _ = member.queue.try_send(Outgoing::bare(ToProcess::Suspend));
     }

@@ -7,8 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use fabric::attach::{self, Role, ToNode, ToProcess};
-use fabric::directory::{Answer, Request};
-use fabric::{ProcessId, seqpacket};
+use fabric::directory::{Answer, Member, Request};
+use fabric::{InstanceId, ProcessId, seqpacket};
+use instance::Chunk;
+use pace::Pace;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinSet, yield_now};
@@ -16,31 +18,27 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
 use crate::broker::Shared;
-use crate::directory::Member;
-use crate::instance::{Arrival, InstanceId, NotAdmitted, Outgoing, Seat};
+use crate::instance::{Arrival, NotAdmitted, Outgoing, Seat};
 use crate::link;
 use crate::namespace::{Namespace, own_number};
-use crate::output::Chunk;
-use crate::pace::{self, Pace};
 use crate::report::SuspendedProcess;
 
-/// How long a process may take to say who it is.
+/// How long a process may take to send its `Hello`.
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
 
-/// The most messages that wait for a process; one that lags further behind is cut off.
+/// The most messages in the queue of a process; the broker disconnects one that lags further behind.
 const QUEUE: usize = 1024;
 
-/// The most connections of an instance that have not yet said who they are: as many as it has seats, since all its
-/// processes may come at once after a move. What is past that is closed, and a process that finds itself cut off
-/// tries again. Who is known has a seat, of which there are 256, so that this limits an instance's connections in all.
+/// The most connections of an instance without a `Hello` yet: as many as it has seats, since all its processes may connect
+/// at once after a move. Further ones are closed, and their processes try again. A connection with a `Hello` has one of the
+/// 256 seats, so this limits all connections of an instance.
 const MAX_STRANGERS: usize = 256;
 
-/// Before the next connection is looked at when there are too many, or one could not be accepted; and how often one is
-/// when so many have come as there are seats: who connects in a loop does not make the node do the same.
+/// The pause after a connection that is one too many or could not be accepted; and the interval between connections once
+/// as many have come as there are seats, so that a process that connects in a loop does not keep the node busy.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Accepts connections of `instance`'s processes for as long as it is polled. With it end those that have not yet
-/// said who they are.
+/// Accepts connections of `instance`'s processes for as long as it is polled. When it ends, it closes those without a `Hello`.
 pub(crate) async fn accept(shared: Arc<Shared>, instance: InstanceId, listener: AsyncFd<OwnedFd>) {
     let mut strangers = JoinSet::new();
     let mut complained = false;
@@ -54,7 +52,7 @@ pub(crate) async fn accept(shared: Arc<Shared>, instance: InstanceId, listener: 
         match next(&listener).await {
             Ok(socket) if strangers.len() < MAX_STRANGERS => {
                 strangers.spawn(serve(shared.clone(), instance, socket, complaints.clone()));
-                // Others have their turn although somebody may be connecting in a loop.
+                // Lets other tasks run even if a process connects in a loop.
                 yield_now().await;
             }
             refused => {
@@ -78,18 +76,18 @@ async fn next(listener: &AsyncFd<OwnedFd>) -> io::Result<OwnedFd> {
     }
 }
 
-/// Said once, not for each of what may be very many connections.
+/// The text of a warning that is logged once, since there may be very many such connections.
 fn why_refused(refused: &io::Result<OwnedFd>) -> String {
     match refused {
-        Ok(_) => format!("{MAX_STRANGERS} connections have not said who they are, more are refused"),
-        Err(error) => format!("no connection is accepted: {error}"),
+        Ok(_) => format!("refusing further connections: {MAX_STRANGERS} have not sent their Hello"),
+        Err(error) => format!("accepting a connection failed: {error}"),
     }
 }
 
-/// Hears who a process is, and leaves one that is let in to a task of its own.
+/// Reads the `Hello` of a process, and spawns a task for an admitted one.
 async fn serve(shared: Arc<Shared>, instance: InstanceId, socket: OwnedFd, complaints: Arc<Mutex<Pace>>) {
     if let Err(error) = greet(&shared, instance, socket, &complaints).await {
-        debug!("instance {instance}: a process is cut off: {error}");
+        debug!("instance {instance}: disconnecting a process: {error}");
     }
 }
 
@@ -103,7 +101,7 @@ async fn greet(
     let socket = watch(socket)?;
     let hello = timeout(HELLO_LIMIT, receive(&socket)).await??;
     let Some(ToNode::Hello { version, role, resume }) = hello else {
-        return Err(io::Error::other("the first message is no Hello"));
+        return Err(io::Error::other("the first message is not a Hello"));
     };
     let (queue, waiting) = mpsc::channel(QUEUE);
     let (serial, cut_off) = (shared.next_serial(), Arc::new(Notify::new()));
@@ -118,10 +116,10 @@ async fn greet(
             tokio::spawn(async move {
                 let result = tokio::select! {
                     result = converse(&shared, instance, seat, waiting, &socket) => result,
-                    () = cut_off.notified() => Err(io::Error::other("it does not read")),
+                    () = cut_off.notified() => Err(io::Error::other("it does not read its messages")),
                 };
                 if let Err(error) = result {
-                    debug!("instance {instance}: a process is cut off: {error}");
+                    debug!("instance {instance}: disconnecting a process: {error}");
                 }
                 shared.leave(instance, seat, serial);
             });
@@ -130,14 +128,14 @@ async fn greet(
         Err(NotAdmitted::Later) => Ok(()),
         Err(NotAdmitted::Refused(reason)) => {
             if complaints.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now()) {
-                warn!("instance {instance}: process {pid} is refused: {reason}");
+                warn!("instance {instance}: refusing process {pid}: {reason}");
             }
             send(&socket, &ToProcess::Refused { reason }, &[]).await
         }
     }
 }
 
-/// Talks with a process until one of both closes.
+/// Exchanges messages with a process until either side closes.
 async fn converse(
     shared: &Arc<Shared>,
     instance: InstanceId,
@@ -161,12 +159,12 @@ fn check_version(version: u16) -> Result<(), NotAdmitted> {
         return Ok(());
     }
     Err(NotAdmitted::Refused(format!(
-        "it speaks version {version} of the attach protocol, this node version {}: start the instance again",
+        "the process uses version {version} of the attach protocol, and this node version {}: start the instance again",
         attach::VERSION
     )))
 }
 
-/// Whether the process belongs to `instance`: an instance speaks for itself only.
+/// Checks that the process belongs to `instance`, since an instance may speak only for itself.
 fn check_identity(
     shared: &Shared,
     instance: InstanceId,
@@ -178,22 +176,24 @@ fn check_identity(
     let found = || -> io::Result<Option<&str>> {
         let Some(pids) = pids else { return Ok(None) };
         if Namespace::of_process(pid, "net")? != Namespace::of(network.as_fd())? {
-            return Ok(Some("it is in another network namespace"));
+            return Ok(Some("the process is in another network namespace"));
         }
         if Namespace::of_process(pid, "pid")? != pids {
-            return Ok(Some("it is in another PID namespace"));
+            return Ok(Some("the process is in another PID namespace"));
         }
         let claims_init = role != Role::Verbs && number != 1;
-        Ok(claims_init.then_some("it is not the instance's first process"))
+        Ok(claims_init.then_some("the process is not the instance's first process"))
     };
     match found() {
         Ok(None) => Ok(()),
         Ok(Some(difference)) => Err(NotAdmitted::Refused(difference.into())),
-        Err(error) => Err(NotAdmitted::Refused(format!("who it is cannot be found out: {error}"))),
+        Err(error) => {
+            Err(NotAdmitted::Refused(format!("the namespaces of the process cannot be read: {error}")))
+        }
     }
 }
 
-/// Handles what the process says until it closes.
+/// Handles the messages of a process until it closes.
 async fn hear(
     shared: &Arc<Shared>,
     instance: InstanceId,
@@ -242,7 +242,7 @@ fn handle(shared: &Arc<Shared>, instance: InstanceId, seat: Seat, message: ToNod
         (Seat::Init, ToNode::Started) => shared.started(instance, Ok(())),
         (Seat::Init, ToNode::NotStarted(why)) => shared.started(instance, Err(why)),
         (_, message) => {
-            return Err(io::Error::other(format!("{message:?} is not for it to say")));
+            return Err(io::Error::other(format!("its role does not allow the message {message:?}")));
         }
     }
     Ok(())
@@ -258,8 +258,7 @@ fn ask_directory(shared: &Shared, asker: Member, number: u64, request: Request) 
     }
 }
 
-/// Sends what waits for the process until nobody can want to tell it anything more; `part` hears that it has been told
-/// to suspend.
+/// Sends the queued messages to a process until the queue closes. Calls `part` after a `Suspend`.
 async fn tell(
     mut waiting: mpsc::Receiver<Outgoing>,
     socket: &AsyncFd<OwnedFd>,
@@ -303,7 +302,7 @@ async fn send(socket: &AsyncFd<OwnedFd>, message: &ToProcess, descriptors: &[Own
     }
 }
 
-/// `socket` with tokio told when it is ready.
+/// Registers `socket` with tokio.
 pub(crate) fn watch(socket: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an `OwnedFd` refers to the same open file until it is dropped, which the `AsyncFd` does last.
     Ok(unsafe { AsyncFd::register(socket) }?)

@@ -1,82 +1,19 @@
-//! What a broker knows of an instance: who has a seat in it, who is attached, what it is waiting for.
+//! A broker's state of an instance: seats, attached processes, and pending suspensions and resumptions.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt;
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fabric::attach::{LinkRefusal, Role, ToProcess};
-use fabric::{Epoch, FabricId, ProcessId, Vid};
-use serde::{Deserialize, Serialize};
+use fabric::{Epoch, InstanceId, ProcessId};
+use instance::Carried;
+use pace::Pace;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinHandle;
 
 use crate::namespace::Namespace;
-use crate::output::Output;
-use crate::pace::Pace;
 use crate::report::{SuspendError, SuspendedProcess};
-
-/// An instance in all fabrics of a cluster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct InstanceId {
-    /// Its fabric.
-    pub fabric: FabricId,
-    /// Which of the fabric's instances.
-    pub vid: Vid,
-}
-
-impl fmt::Display for InstanceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.fabric.0, self.vid)
-    }
-}
-
-/// Who has a seat in an instance, attached or not: it tells a broker that takes the instance over, on
-/// another host or after its node died, whom to wait for and which indexes are taken.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Roster {
-    /// Indexes of processes that use verbs, with the number of each in the instance's PID namespace, by which it is known again: it
-    /// has the same on every host.
-    pub verbs: BTreeMap<u8, i32>,
-    /// Whether the instance's first process has attached.
-    pub init: bool,
-    /// The index that was allotted last. Free ones are taken in a circle, so that a dead process' QPNs are not
-    /// soon another's.
-    pub last: u8,
-}
-
-impl Roster {
-    /// Indexes of processes that use verbs.
-    #[must_use]
-    pub fn indexes(&self) -> BTreeSet<u8> {
-        self.verbs.keys().copied().collect()
-    }
-
-    /// Lets the process with `number` have `index` again. False if that is another one's.
-    fn allot_again(&mut self, index: u8, number: i32) -> bool {
-        *self.verbs.entry(index).or_insert(number) == number
-    }
-
-    fn allot(&mut self, number: i32) -> Option<u8> {
-        let mut indexes = (self.last..=u8::MAX).skip(1).chain(1..=self.last);
-        let index = indexes.find(|index| !self.verbs.contains_key(index))?;
-        self.verbs.insert(index, number);
-        self.last = index;
-        Some(index)
-    }
-}
-
-/// What goes along when another broker takes an instance over.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Carried {
-    /// Who has a seat.
-    pub roster: Roster,
-    /// What the command has written of late.
-    pub output: Output,
-    /// How the command ended, if it has.
-    pub exit: Option<i32>,
-}
 
 /// A place in an instance that one process holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -86,12 +23,12 @@ pub(crate) enum Seat {
     Verbs(u8),
 }
 
-/// A message on its way to a process.
+/// A queued message to a process.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     message: ToProcess,
     descriptors: Vec<OwnedFd>,
-    /// Given back when the descriptors have left this process.
+    /// Released when the descriptors have been sent.
     _room: Option<OwnedSemaphorePermit>,
 }
 
@@ -110,17 +47,17 @@ impl Outgoing {
     }
 }
 
-/// The most links to other hosts that are opened for an instance at a time. Those that are begun are done soonest if not all are
-/// begun at once, and its processes have something to do meanwhile (ADR 0033).
+/// The most links to other hosts that are opened for an instance at a time. With fewer at a time the first ones are ready sooner, so
+/// that its processes can use them meanwhile (ADR 0033).
 pub const MAX_OPENINGS: usize = 256;
 
-/// What an instance may make its node hold for it beside its connections: a program that asks for links and never
-/// reads must not use up the node's descriptors.
+/// Limits on the resources that a node holds for an instance beside its connections: a program that asks for links and never
+/// reads must not exhaust the node's descriptors.
 #[derive(Clone, Debug)]
 pub(crate) struct Allowance {
-    /// Descriptors that wait for processes.
+    /// Descriptors in the queues of processes.
     descriptors: Arc<Semaphore>,
-    /// Links that are being opened to other hosts.
+    /// Links to other hosts that are being opened.
     pub openings: Arc<Semaphore>,
     /// Requests to the directory, which all hosts share.
     pub directory: Pace,
@@ -145,7 +82,7 @@ impl Default for Allowance {
 /// An attached process. Dropping it ends the connection.
 #[derive(Debug)]
 pub(crate) struct Member {
-    /// Which connection it is: a process that attaches again has another.
+    /// The connection's serial number: a process that attaches again has another.
     pub serial: u64,
     pub pid: i32,
     pub queue: mpsc::Sender<Outgoing>,
@@ -155,12 +92,12 @@ pub(crate) struct Member {
     resumed: bool,
 }
 
-/// A connection of a process that wants in.
+/// A connection of a process that wants to attach.
 #[derive(Debug)]
 pub(crate) struct Arrival {
     pub serial: u64,
     pub pid: i32,
-    /// In its own PID namespace.
+    /// The PID in its own PID namespace.
     pub number: i32,
     pub queue: mpsc::Sender<Outgoing>,
     pub cut_off: Arc<Notify>,
@@ -173,12 +110,12 @@ pub(crate) enum Phase {
     Suspending,
 }
 
-/// Why a process is not let in.
+/// Why a process may not attach.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NotAdmitted {
-    /// The instance is being suspended: the process finds the broker when it listens again.
+    /// The instance is being suspended: the process must try again when the broker listens.
     Later,
-    /// With these words.
+    /// Refused for this reason.
     Refused(String),
 }
 
@@ -189,7 +126,7 @@ pub(crate) struct Instance {
     pub network: Arc<OwnedFd>,
     pub pids: Option<Namespace>,
     pub phase: Phase,
-    /// Whether it has run here: one that is still to arrive is looked for elsewhere.
+    /// Whether it has run here. Until an arriving instance has, requests for it go to its current host.
     pub here: bool,
     pub carried: Carried,
     pub members: HashMap<Seat, Member>,
@@ -199,7 +136,7 @@ pub(crate) struct Instance {
     pub changed: Arc<Notify>,
 }
 
-/// How far the processes have come back since the broker listens.
+/// The progress of a resumption since the broker listens.
 #[derive(Debug, Default)]
 pub(crate) struct Back {
     /// Raised each time the broker starts to listen.
@@ -253,20 +190,22 @@ impl Instance {
             }
             (Role::Sessions, _) => self.free_seat(Seat::Sessions, pid),
             (Role::Verbs, Some(process)) if process.vid != self.id.vid || process.index == 0 => {
-                Err(NotAdmitted::Refused(format!("{process} is no process of instance {}", self.id.vid)))
+                Err(NotAdmitted::Refused(format!("{process} is not a process of instance {}", self.id.vid)))
             }
             (Role::Verbs, Some(process)) => {
                 let seat = self.free_seat(Seat::Verbs(process.index), pid)?;
                 if !self.carried.roster.allot_again(process.index, number) {
                     return Err(NotAdmitted::Refused(format!(
-                        "{process} is another process of its instance"
+                        "{process} belongs to another process of the instance"
                     )));
                 }
                 Ok(seat)
             }
             (Role::Verbs, None) => match self.carried.roster.allot(number) {
                 Some(index) => Ok(Seat::Verbs(index)),
-                None => Err(NotAdmitted::Refused("255 processes of this instance use RDMA already".into())),
+                None => Err(NotAdmitted::Refused(
+                    "255 processes of this instance already use RDMA, which is the limit".into(),
+                )),
             },
         }
     }
@@ -274,14 +213,15 @@ impl Instance {
     /// `seat`, unless another process than `pid` is attached to it.
     fn free_seat(&self, seat: Seat, pid: i32) -> Result<Seat, NotAdmitted> {
         match self.members.get(&seat) {
-            Some(member) if member.pid != pid => {
-                Err(NotAdmitted::Refused(format!("process {} has attached as this one already", member.pid)))
-            }
+            Some(member) if member.pid != pid => Err(NotAdmitted::Refused(format!(
+                "process {} is already attached with this identity",
+                member.pid
+            ))),
             _ => Ok(seat),
         }
     }
 
-    /// The process of connection `serial` is gone from `seat`. It keeps its seat if it is suspended.
+    /// Handles the end of connection `serial` of `seat`. A suspended process keeps its seat.
     pub fn leave(&mut self, seat: Seat, serial: u64) -> bool {
         match self.members.get(&seat) {
             Some(member) if member.serial == serial => {}
@@ -300,14 +240,14 @@ impl Instance {
         !stays
     }
 
-    /// A process has let go; it closes its connection next.
+    /// Records the report of a suspended process, which closes its connection next.
     pub fn has_let_go(&mut self, seat: Seat, report: SuspendedProcess) {
         if let Some(member) = self.members.get_mut(&seat) {
             member.suspended = Some(report);
         }
     }
 
-    /// A process has allocated its resources again.
+    /// Records that a process has allocated its resources again.
     pub fn has_resumed(&mut self, seat: Seat, elapsed_us: u64) {
         if let Some(member) = self.members.get_mut(&seat) {
             member.resumed = true;
@@ -317,7 +257,7 @@ impl Instance {
         }
     }
 
-    /// Seats whose processes have not come back and resumed.
+    /// Seats whose processes have not attached again and resumed.
     pub fn still_away(&self) -> Vec<Seat> {
         let verbs = self.carried.roster.verbs.keys().map(|&index| Seat::Verbs(index));
         let init = self.carried.roster.init.then_some(Seat::Init);
@@ -328,7 +268,7 @@ impl Instance {
         verbs.chain(init).filter(|seat| !is_back(seat)).collect()
     }
 
-    /// Refuses to go on if it runs and some process is away.
+    /// An error if the instance runs and some process is not attached.
     pub fn must_be_whole(&self) -> Result<(), SuspendError> {
         match self.still_away().len() {
             processes @ 1.. if matches!(self.phase, Phase::Listening(_)) => {
@@ -338,7 +278,7 @@ impl Instance {
         }
     }
 
-    /// Processes that have not come back lose their seats.
+    /// Removes the seats of processes that have not attached again.
     pub fn give_up_missing(&mut self) {
         for seat in self.still_away() {
             let Seat::Verbs(index) = seat else { continue };
@@ -371,8 +311,8 @@ impl Instance {
         }
     }
 
-    /// Tells all processes that use verbs that the directory may have forgotten what they said, and sessions that the
-    /// coordinator may have missed it.
+    /// Tells all processes that use verbs that the directory may have lost their publications and requests, and sessions that
+    /// the coordinator may have missed their messages.
     pub fn ask_again(&self) {
         for (seat, member) in &self.members {
             if matches!(seat, Seat::Verbs(_)) {
@@ -382,8 +322,8 @@ impl Instance {
         self.tell_sessions(ToProcess::SayAgain);
     }
 
-    /// Hands the first process a message for a session. One that is away is told again when it is back, and one that
-    /// lags too far behind is cut off and comes back.
+    /// Queues a message for a session at the first process. If the process is not attached, the message is repeated when it is.
+    /// A process whose queue is full is disconnected, and attaches again.
     pub fn tell_sessions(&self, message: ToProcess) {
         let Some(member) = self.members.get(&Seat::Sessions) else { return };
         if member.queue.try_send(Outgoing::bare(message)).is_err() {
@@ -410,37 +350,10 @@ impl Instance {
         }
     }
 
-    /// Why the process at `index` cannot have links now. Of an instance that is stopped here it may have attached elsewhere, since.
+    /// Why the process at `index` cannot have links now. If the instance is stopped here, the process may be attached on another host.
     fn absence(&self, index: u8) -> LinkRefusal {
         let has_ended =
             matches!(self.phase, Phase::Listening(_)) && !self.carried.roster.verbs.contains_key(&index);
         if has_ended { LinkRefusal::Gone } else { LinkRefusal::Moving }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn indexes_are_taken_in_a_circle_and_run_out() {
-        let mut roster = Roster::default();
-        assert_eq!(roster.allot(7), Some(1));
-        assert_eq!(roster.allot(7), Some(2));
-        roster.verbs.remove(&1);
-        assert_eq!(roster.allot(7), Some(3));
-        for expected in (4..=255).chain([1]) {
-            assert_eq!(roster.allot(7), Some(expected));
-        }
-        assert_eq!(roster.allot(7), None);
-    }
-
-    #[test]
-    fn an_index_is_had_again_by_its_own_process_only() {
-        let mut roster = Roster::default();
-        assert_eq!(roster.allot(7), Some(1));
-        assert!(!roster.allot_again(1, 8) && roster.allot_again(1, 7));
-        roster.verbs.remove(&1);
-        assert!(roster.allot_again(1, 8), "nobody's any more");
     }
 }

@@ -1,38 +1,33 @@
 //! The node's side of the attach protocol ([`fabric::attach`]).
 //!
-//! A [`Broker`] listens in the network namespace of each instance on its host, knows the processes
-//! that attached, makes the links between them, and makes them let go before a move. It is never
-//! in the data path: it passes descriptors and forgets them.
+//! A [`Broker`] listens in the network namespace of each instance on its host, tracks the attached
+//! processes, makes the links between them, and suspends them before a move. It is never in the
+//! data path: it passes descriptors and closes its own copies.
 //!
 //! ```text
 //!            add                 resume                 suspend
 //! (unknown) ─────▶ suspended ─────────────▶ listening ──────────▶ suspending
 //!                      ▲                        ▲                     │  │
 //!                      │                        └──────── resume ─────┘  │
-//!                      └──────────── every process has let go ◀──────────┘
+//!                      └────────── every process is suspended ◀──────────┘
 //! ```
 //!
-//! * [`instance`]: what is known of an instance and its processes, without IO.
-//! * [`Peers`]: how the broker reaches processes on other hosts, and the directories of their fabrics.
-//! * [`directory`]: these directories themselves, without IO.
-//! * [`Observer`]: what the broker tells the node, so that it survives the node's death.
-//! * [`local`]: hosts and instances on one machine with no node at all, for tests.
+//! * `instance`: the state of an instance and its processes, without IO.
+//! * [`Peers`]: the interface to processes on other hosts, and to the directories of their fabrics.
+//! * [`Observer`]: reports changes to the node, which records them to survive a restart.
+//! * [`local`]: hosts and instances on one machine without nodes, for tests.
 
 mod broker;
 mod connection;
-pub mod directory;
-pub mod instance;
+mod instance;
 mod link;
 pub mod local;
 mod namespace;
-mod output;
-pub mod pace;
 mod peers;
 mod report;
 
+pub use self::instance::MAX_OPENINGS;
 pub use broker::{Broker, Config, UnknownInstance};
-pub use instance::{Carried, InstanceId, MAX_OPENINGS, Roster};
 pub use namespace::Namespace;
-pub use output::{Chunk, Follower, Output};
-pub use peers::{Answer, LinkRequest, NoObserver, NoPeers, Observer, Passing, Peers, RemoteLink};
+pub use peers::{Answer, NoObserver, NoPeers, Observer, Passing, Peers, RemoteLink};
 pub use report::{ResumeReport, SuspendError, SuspendReport, SuspendedProcess};

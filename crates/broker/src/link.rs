@@ -1,4 +1,4 @@
-//! Makes links: the lower of two processes opens, and the higher one's wish becomes a nudge.
+//! Makes links: the lower of two processes opens a link, and a request of the higher one becomes a nudge.
 
 use std::io;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -7,15 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fabric::attach::{LinkRefusal, ToProcess, Transport};
-use fabric::{Epoch, ProcessId};
+use fabric::link::LinkRequest;
+use fabric::{Epoch, InstanceId, ProcessId};
 use rustix::net::sockopt;
 use softhca::stream::create_shm_pair;
 use tokio::time::sleep;
 use tracing::debug;
 
 use crate::broker::{LinkBegun, Shared};
-use crate::instance::InstanceId;
-use crate::peers::LinkRequest;
 
 /// How long a nudge may take to lead to a link.
 const NUDGE_LIMIT: Duration = Duration::from_millis(50);
@@ -27,7 +26,7 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the other host may take to acknowledge what was sent, or a probe, in milliseconds.
 const LOST_AFTER_MS: u32 = 10_000;
 
-/// Starts to fulfil the wish of `from`, a process of `instance`, for a link to `to`.
+/// Starts to make a link from `from`, a process of `instance`, to `to`.
 pub(crate) fn spawn(shared: &Arc<Shared>, instance: InstanceId, from: ProcessId, to: ProcessId) {
     let Some(epoch) = shared.epoch(instance) else { return };
     let request = LinkRequest { fabric: instance.fabric, from, epoch, to };
@@ -40,8 +39,8 @@ pub(crate) fn spawn(shared: &Arc<Shared>, instance: InstanceId, from: ProcessId,
     tokio::spawn(async move {
         let mut result = fulfil(&shared, request).await;
         if result.is_ok() && !request.opens() {
-            // Whoever was nudged may be refused and have no need of its own to try again, so the one that
-            // needs the link asks again. It ignores this if it has the link by then.
+            // The nudged process may be refused, and need not retry for itself. So the process that needs
+            // the link asks again; it ignores this refusal if it has the link by then.
             sleep(NUDGE_LIMIT).await;
             result = Err(LinkRefusal::Moving);
         }
@@ -53,13 +52,13 @@ pub(crate) fn spawn(shared: &Arc<Shared>, instance: InstanceId, from: ProcessId,
 }
 
 fn refuse(shared: &Shared, request: &LinkRequest, reason: LinkRefusal) {
-    debug!("no link from {} to {}: {reason:?}", request.from, request.to);
+    debug!("refusing the link from {} to {}: {reason:?}", request.from, request.to);
     let message = ToProcess::LinkRefused { peer: request.to, reason };
     let _ = post(shared, request.from_instance(), request.from, message, Vec::new());
 }
 
 async fn fulfil(shared: &Shared, request: LinkRequest) -> Result<(), LinkRefusal> {
-    // An instance that is stopped here may run elsewhere already: its location says.
+    // An instance that is stopped here may already run on another host: ask for its location.
     let place = shared.reachable(&request).filter(|found| *found != Err(LinkRefusal::Moving));
     match (place, request.opens()) {
         _ if request.from == request.to => Err(LinkRefusal::Gone),
@@ -71,13 +70,13 @@ async fn fulfil(shared: &Shared, request: LinkRequest) -> Result<(), LinkRefusal
     }
 }
 
-/// Tells the wanted process that the asking one wants it to open a link.
+/// Asks the process at the other end to open the link.
 pub(crate) fn nudge(shared: &Shared, request: &LinkRequest) -> Result<(), LinkRefusal> {
     let message = ToProcess::Nudge { peer: request.from };
     post(shared, request.to_instance(), request.to, message, Vec::new())
 }
 
-/// Hands the wanted process its end of a link that the asking one opened from another host.
+/// Delivers its end of a link from another host to a process.
 pub(crate) fn deliver(shared: &Shared, request: &LinkRequest, socket: TcpStream) -> Result<(), LinkRefusal> {
     prepare(&socket);
     let message =
@@ -94,8 +93,8 @@ async fn open_remotely(shared: &Shared, request: LinkRequest) -> Result<(), Link
     post(shared, request.from_instance(), request.from, message, vec![link.socket.into()])
 }
 
-/// Lets a connection to another host send at once, and end when the host is lost. One of which the options cannot be
-/// set works, if worse.
+/// Disables Nagle's algorithm for a connection to another host, and makes it fail when the host is lost. Without these options
+/// a link still works.
 fn prepare(socket: &TcpStream) {
     let _ = socket.set_nodelay(true);
     let _ = sockopt::set_socket_keepalive(socket, true);
@@ -106,7 +105,7 @@ fn prepare(socket: &TcpStream) {
 
 fn open_locally(shared: &Shared, request: LinkRequest, epoch: Epoch) -> Result<(), LinkRefusal> {
     let (transport, near, far) = pair().map_err(|error| {
-        debug!("no pair of descriptors for a link: {error}");
+        debug!("creating a shared-memory link failed: {error}");
         LinkRefusal::Unreachable
     })?;
     let to_near = ToProcess::LinkUp { peer: request.to, epoch, transport };
@@ -127,7 +126,7 @@ pub(crate) fn loopback_pair() -> io::Result<(TcpStream, TcpStream)> {
     let near = TcpStream::connect(listener.local_addr()?)?;
     let (far, address) = listener.accept()?;
     if near.local_addr()? != address {
-        return Err(io::Error::other("a stranger connected"));
+        return Err(io::Error::other("another process connected to the socket"));
     }
     near.set_nodelay(true)?;
     far.set_nodelay(true)?;

@@ -1,9 +1,9 @@
-//! Hosts and instances on one machine, with brokers and nothing else: for tests of what attaches.
+//! Hosts and instances on one machine, with brokers and nothing else: for tests of attaching processes.
 //!
 //! Each instance is a network namespace; programs started with [`LocalInstance::enter`] belong to it.
 //! Links between hosts are TCP connections over the loopback device, those on one host are what a node
 //! makes there. A "move" suspends the instance at one broker and resumes it at another, while its
-//! processes stay what they are. Needs the right to make network namespaces.
+//! processes keep running. Needs the right to make network namespaces.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -27,22 +27,22 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use fabric::attach::{LinkRefusal, NotStarted};
-use fabric::directory::Request;
+use fabric::directory::{Directory, Due, Member, Request};
+use fabric::link::LinkRequest;
 use fabric::session::Word;
-use fabric::{Epoch, FabricId, Vid, netns};
+use fabric::{Epoch, FabricId, InstanceId, Vid, netns};
+use instance::{Carried, Roster};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
-use crate::directory::{Directory, Due, Member};
-use crate::instance::{InstanceId, Roster};
-use crate::peers::{Answer, LinkRequest, Observer, Passing, Peers, RemoteLink};
+use crate::peers::{Answer, Observer, Passing, Peers, RemoteLink};
 use crate::report::{ResumeReport, SuspendError, SuspendReport};
 use crate::{Broker, Config, link};
 
-/// How long processes may take to let go, and to come back.
+/// How long processes may take to suspend, and to resume.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Some hosts, joined. Dropping it cuts all processes off.
+/// Connected hosts. Dropping it disconnects all processes.
 pub struct LocalFabric {
     runtime: Runtime,
     hosts: Arc<Hosts>,
@@ -84,7 +84,7 @@ impl LocalFabric {
     /// A new instance on `host`, in a network namespace of its own with nothing but a loopback device.
     ///
     /// # Errors
-    /// If a network namespace cannot be made, for one because of missing rights.
+    /// If a network namespace cannot be made, for example without the right to.
     pub fn add_instance(&self, host: usize) -> io::Result<LocalInstance> {
         self.adopt(host, new_network()?)
     }
@@ -92,8 +92,8 @@ impl LocalFabric {
     /// A new instance on `host`, in the network namespace `network`.
     ///
     /// # Errors
-    /// `AddrInUse` if it has an instance already; otherwise those of `setns`, and `InvalidInput`
-    /// if there is no such host.
+    /// `AddrInUse` if the namespace already has an instance; `InvalidInput` if there is no such host;
+    /// otherwise those of `setns`.
     pub fn adopt(&self, host: usize, network: OwnedFd) -> io::Result<LocalInstance> {
         let id = {
             let mut places = self.hosts.places();
@@ -102,8 +102,7 @@ impl LocalFabric {
             places.insert(id, Place { host, epoch: Epoch::default() });
             id
         };
-        let config =
-            Config { id, network: network.try_clone()?, pids: None, carried: crate::Carried::default() };
+        let config = Config { id, network: network.try_clone()?, pids: None, carried: Carried::default() };
         let broker = self.broker(host)?;
         broker.add(config);
         self.runtime.block_on(broker.resume(id, Epoch::default()))?;
@@ -118,7 +117,7 @@ impl LocalFabric {
         self.hosts.broker(host).ok_or_else(|| io::ErrorKind::InvalidInput.into())
     }
 
-    /// Makes the instance's processes let go, as before a move, when all are there.
+    /// Suspends the instance's processes, as before a move, once all are attached.
     ///
     /// # Errors
     /// Those of [`Broker::whole`] and [`Broker::suspend`].
@@ -131,10 +130,10 @@ impl LocalFabric {
         })
     }
 
-    /// Lets the processes of a suspended instance come back at `host`, and waits until they are.
+    /// Resumes a suspended instance at `host`, and waits until its processes have resumed.
     ///
     /// # Errors
-    /// If the socket cannot be made, or `TimedOut` if they do not come back.
+    /// If the socket cannot be made, or `TimedOut` if some process does not resume.
     pub fn resume(&self, instance: &LocalInstance, host: usize) -> io::Result<ResumeReport> {
         let id = instance.id;
         let place = self.hosts.place(id).ok_or(io::ErrorKind::InvalidInput)?;
@@ -200,7 +199,7 @@ impl Hosts {
         }
     }
 
-    /// The broker that has the wanted process.
+    /// The broker of the process at the other end.
     fn wanted(&self, request: &LinkRequest) -> Result<(&Broker, Epoch), LinkRefusal> {
         let place = self.place(request.to_instance()).ok_or(LinkRefusal::Gone)?;
         let broker = self.broker(place.host).ok_or(LinkRefusal::Gone)?;
@@ -239,7 +238,7 @@ impl Peers for LocalPeers {
     }
 }
 
-/// Keeps the directory right.
+/// Keeps the directory up to date.
 struct LocalObserver(Arc<Hosts>);
 
 impl Observer for LocalObserver {

@@ -5,7 +5,7 @@ use std::os::linux::fs::MetadataExt;
 
 use serde::{Deserialize, Serialize};
 
-/// Which namespace, of whatever kind: two are the same if these are.
+/// Identifies a namespace of any kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Namespace {
     device: u64,
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_in_the_namespace_of_its_own_file() {
+    fn the_namespace_of_a_process_equals_that_of_its_proc_file() {
         let own = File::open("/proc/self/ns/net").unwrap();
         let pid = std::process::id().cast_signed();
         assert_eq!(Namespace::of(own.as_fd()).unwrap(), Namespace::of_process(pid, "net").unwrap());

@@ -3,77 +3,42 @@ use std::net::TcpStream;
 use std::pin::Pin;
 
 use fabric::attach::{LinkRefusal, NotStarted};
-use fabric::directory::Request;
+use fabric::directory::{Member, Request};
+use fabric::link::LinkRequest;
 use fabric::session::Word;
-use fabric::{Epoch, FabricId, ProcessId};
-use serde::{Deserialize, Serialize};
-
-use crate::directory::Member;
-use crate::instance::{InstanceId, Roster};
-
-/// A link that `from` wants to `to`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct LinkRequest {
-    /// The fabric of both.
-    pub fabric: FabricId,
-    /// Who asks.
-    pub from: ProcessId,
-    /// The epoch of the instance that asks.
-    pub epoch: Epoch,
-    /// Who is wanted.
-    pub to: ProcessId,
-}
-
-impl LinkRequest {
-    /// The instance that asks.
-    #[must_use]
-    pub fn from_instance(&self) -> InstanceId {
-        InstanceId { fabric: self.fabric, vid: self.from.vid }
-    }
-
-    /// Whether the one that asks is the one of the two that opens links: the lower one. The other one's wish is passed on to it.
-    #[must_use]
-    pub fn opens(&self) -> bool {
-        self.from < self.to
-    }
-
-    /// The instance that is wanted.
-    #[must_use]
-    pub fn to_instance(&self) -> InstanceId {
-        InstanceId { fabric: self.fabric, vid: self.to.vid }
-    }
-}
+use fabric::{Epoch, InstanceId};
+use instance::Roster;
 
 /// This end of a link to another host.
 #[derive(Debug)]
 pub struct RemoteLink {
-    /// The peer's epoch, as its host says.
+    /// The peer's epoch, as reported by its host.
     pub epoch: Epoch,
-    /// The connected socket, with nothing read from it or written to it for the link's ends yet.
+    /// The connected socket, which has carried no data of the link yet.
     pub socket: TcpStream,
 }
 
-/// What a call that goes to another host comes to.
+/// The future result of a call to another host.
 pub type Answer<T> = Pin<Box<dyn Future<Output = Result<T, LinkRefusal>> + Send>>;
 
-/// Becomes ready when something is passed on, or lost.
+/// Becomes ready when a message is forwarded, or lost.
 pub type Passing = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// How a broker reaches the processes that it does not have itself.
+/// The interface of a broker to processes on other hosts.
 pub trait Peers: Send + Sync + 'static {
     /// Opens a link to a process on another host.
     fn open(&self, request: LinkRequest) -> Answer<RemoteLink>;
     /// Tells a process on another host that `request.from` wants it to open a link.
     fn nudge(&self, request: LinkRequest) -> Answer<()>;
     /// Asks the directory of `asker`'s fabric, which answers by [`Broker::answer`](crate::Broker::answer). A request
-    /// that cannot be passed on is dropped: it is said again after [`Broker::ask_again`](crate::Broker::ask_again).
+    /// that cannot be forwarded is dropped; the process repeats it after [`Broker::ask_again`](crate::Broker::ask_again).
     fn ask_directory(&self, asker: Member, number: u64, request: Request);
-    /// Passes on what an instance's sessions say; no more of it is read until that is done. It is lost if nobody can be
-    /// told: it is said again after [`Broker::ask_again`](crate::Broker::ask_again).
+    /// Forwards a message of an instance's sessions; the broker reads no further one until that is done. It is lost if there is
+    /// no connection; the instance repeats it after [`Broker::ask_again`](crate::Broker::ask_again).
     fn sessions_say(&self, instance: InstanceId, word: Word) -> Passing;
 }
 
-/// There are no other hosts.
+/// [`Peers`] without other hosts.
 #[derive(Clone, Copy, Debug)]
 pub struct NoPeers;
 
@@ -93,7 +58,7 @@ impl Peers for NoPeers {
     }
 }
 
-/// What a broker tells about its instances. Calls are made with the broker's lock held: they
+/// Receives reports about a broker's instances. Calls are made with the broker's lock held: they
 /// must be short, and must not call the broker.
 pub trait Observer: Send + Sync + 'static {
     /// Processes came or went. A process is welcomed only after this has returned.
@@ -105,7 +70,7 @@ pub trait Observer: Send + Sync + 'static {
     fn started(&self, instance: InstanceId, start: Result<(), NotStarted>);
 }
 
-/// Nobody wants to know.
+/// An [`Observer`] that ignores all reports.
 #[derive(Clone, Copy, Debug)]
 pub struct NoObserver;
 

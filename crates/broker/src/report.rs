@@ -3,62 +3,62 @@ use std::time::Duration;
 use fabric::ProcessId;
 use serde::{Deserialize, Serialize};
 
-/// A process that has let go of everything outside its instance.
+/// A suspended process: it holds no resource outside its instance any more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SuspendedProcess {
     /// The process.
     pub process: ProcessId,
-    /// How long it took, as it says itself, in microseconds.
+    /// The time that it took, by its own measurement, in microseconds.
     pub elapsed_us: u64,
-    /// QPs that it has.
+    /// The number of its QPs.
     pub queue_pairs: u32,
-    /// Memory regions that it has.
+    /// The number of its memory regions.
     pub memory_regions: u32,
-    /// Peers with which it has been talking.
+    /// Peers to which it has active connections.
     pub active_peers: Vec<ProcessId>,
 }
 
-/// An instance of which every process has let go.
+/// An instance whose processes are all suspended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SuspendReport {
     /// Its processes that use verbs.
     pub processes: Vec<SuspendedProcess>,
-    /// From the broker's word until the last of them had closed its connection.
+    /// The time from the broker's `Suspend` until the last process closed its connection.
     pub elapsed: Duration,
 }
 
-/// An instance whose processes are back.
+/// An instance whose processes have resumed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResumeReport {
-    /// The slowest process' own time, in microseconds.
+    /// The time of the slowest process, by its own measurement, in microseconds.
     pub slowest_us: u64,
-    /// From the first process that came back until the last had resumed.
+    /// The time from the first process' attachment until the last one resumed.
     pub elapsed: Duration,
-    /// Processes that did not come back in time: they ended while they were suspended.
+    /// Processes that did not attach again in time: they ended while they were suspended.
     pub missing: Vec<ProcessId>,
 }
 
-/// Why an instance is not suspended.
+/// Why suspending an instance failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SuspendError {
-    /// The broker does not have it.
-    #[error("there is no such instance on this host")]
+    /// The instance is not on this host.
+    #[error("the instance is not on this host")]
     Unknown,
-    /// It is suspended already, or about to be.
+    /// The instance is already suspended, or being suspended.
     #[error("the instance is not running")]
     NotListening,
-    /// Some processes have not come back since the node was started, or since the last move.
-    #[error("{processes} of its processes have not come back yet: try again")]
+    /// Some processes have not attached again since the node started, or since the last move.
+    #[error("{processes} of its processes have not attached again yet: try again")]
     Away {
-        /// So many.
+        /// Their number.
         processes: usize,
     },
-    /// Some processes did not let go in time.
-    #[error("{} of its processes did not let go within {} ms: {}", .processes.len(), .limit.as_millis(), .processes.join(", "))]
+    /// Some processes did not suspend in time.
+    #[error("{} of its processes did not suspend within {} ms: {}", .processes.len(), .limit.as_millis(), .processes.join(", "))]
     Silent {
-        /// These.
+        /// Their names.
         processes: Vec<String>,
-        /// The time they had.
+        /// The time limit.
         limit: Duration,
     },
 }

@@ -1,4 +1,4 @@
-//! Processes that attach, get links, let go and come back. Needs the right to make network namespaces.
+//! Processes that attach, get links, suspend and resume. Needs the right to make network namespaces.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -14,9 +14,9 @@ use broker::local::{LocalFabric, LocalInstance};
 use fabric::attach::{self, LinkRefusal, OutputStream, Role, SOCKET_NAME, ToNode, ToProcess, Transport};
 use fabric::directory::{Answer, Entry, Request};
 use fabric::session::{MAX_SESSIONS, SessionId, State, ToSession, Word};
-use fabric::{Epoch, ProcessId, netns, seqpacket};
+use fabric::{Epoch, InstanceId, ProcessId, netns, seqpacket};
 
-/// A process, as far as its broker can tell.
+/// The broker's view of a process: a socket and its identity.
 struct Process {
     socket: OwnedFd,
     id: ProcessId,
@@ -30,14 +30,14 @@ impl Process {
         let socket = loop {
             match connect() {
                 Ok(socket) => break socket,
-                Err(error) if Instant::now() > deadline => panic!("nobody listens: {error}"),
+                Err(error) if Instant::now() > deadline => panic!("no broker listens: {error}"),
                 Err(_) => std::thread::yield_now(),
             }
         };
         send(&socket, &ToNode::Hello { version: attach::VERSION, role, resume });
         match receive(&socket) {
             Some((ToProcess::Welcome { process, epoch, .. }, _)) => Self { socket, id: process, epoch },
-            other => panic!("not welcome: {other:?}"),
+            other => panic!("expected Welcome: {other:?}"),
         }
     }
 
@@ -57,7 +57,7 @@ impl Process {
     fn shared_memory(&self, from: ProcessId) -> u64 {
         let (message, mut descriptors) = self.hear();
         let ToProcess::LinkUp { peer, transport: Transport::SharedMemory, .. } = message else {
-            panic!("no link but {message:?}")
+            panic!("expected LinkUp: {message:?}")
         };
         assert_eq!((peer, descriptors.len()), (from, 4));
         File::from(descriptors.swap_remove(0)).metadata().unwrap().ino()
@@ -67,7 +67,7 @@ impl Process {
     fn link_up(&self, from: ProcessId) -> TcpStream {
         let (message, mut descriptors) = self.hear();
         let ToProcess::LinkUp { peer, transport: Transport::Stream, .. } = message else {
-            panic!("no link but {message:?}")
+            panic!("expected LinkUp: {message:?}")
         };
         assert_eq!(peer, from);
         let stream = TcpStream::from(descriptors.pop().unwrap());
@@ -75,7 +75,7 @@ impl Process {
         stream
     }
 
-    /// Lets go when it is told to.
+    /// Suspends on request.
     fn let_go(self) -> ProcessId {
         assert_eq!(self.hear().0, ToProcess::Suspend);
         self.say(&ToNode::Suspended {
@@ -115,7 +115,7 @@ fn processes_of_one_instance_get_a_link() {
 }
 
 #[test]
-fn the_higher_process_only_nudges() {
+fn a_request_of_the_higher_process_becomes_a_nudge() {
     let fabric = LocalFabric::new(2).unwrap();
     let (a, b) = (fabric.add_instance(0).unwrap(), fabric.add_instance(1).unwrap());
     let (low, high) = (Process::verbs(&a), Process::verbs(&b));
@@ -126,14 +126,14 @@ fn the_higher_process_only_nudges() {
 }
 
 #[test]
-fn the_directory_answers_and_forgets_a_process_that_ends() {
+fn the_directory_answers_and_removes_the_values_of_an_ended_process() {
     let fabric = LocalFabric::new(2).unwrap();
     let (a, b) = (fabric.add_instance(0).unwrap(), fabric.add_instance(1).unwrap());
     let (mine, other) = (Process::verbs(&a), Process::verbs(&b));
     let ask = |process: &Process, number, request| process.say(&ToNode::Directory { number, request });
     let answer = |process: &Process| match process.hear().0 {
         ToProcess::Directory { number, answer } => (number, answer),
-        other => panic!("no answer but {other:?}"),
+        other => panic!("expected an answer: {other:?}"),
     };
     let look = || Request::Look { key: b"k".to_vec() };
     ask(&mine, 1, Request::Publish { key: b"k".to_vec(), value: b"v".to_vec(), exclusive: true });
@@ -151,7 +151,7 @@ fn the_directory_answers_and_forgets_a_process_that_ends() {
 }
 
 #[test]
-fn a_process_keeps_its_index_wherever_it_comes_back() {
+fn a_process_keeps_its_index_across_moves() {
     let fabric = LocalFabric::new(2).unwrap();
     let (a, b) = (fabric.add_instance(0).unwrap(), fabric.add_instance(1).unwrap());
     let (moving, peer) = (Process::verbs(&a), Process::verbs(&b));
@@ -163,7 +163,7 @@ fn a_process_keeps_its_index_wherever_it_comes_back() {
     assert_eq!(report.processes.len(), 1);
     assert_eq!((report.processes[0].process, report.processes[0].queue_pairs), (id, 2));
 
-    // One that attaches where the instance is by then has the next index.
+    // A process that attaches at the new host gets the next index.
     for away in [id, ProcessId { index: id.index + 1, ..id }] {
         peer.say(&ToNode::OpenLink { peer: away });
         assert_eq!(peer.hear().0, ToProcess::LinkRefused { peer: away, reason: LinkRefusal::Moving });
@@ -179,19 +179,19 @@ fn a_process_keeps_its_index_wherever_it_comes_back() {
         back.join().unwrap()
     });
     assert_eq!((back.id, back.epoch), (id, Epoch(1)));
-    // It has come to its peer's host.
+    // Both processes are on one host now.
     back.say(&ToNode::OpenLink { peer: peer.id });
     assert_eq!(back.shared_memory(peer.id), peer.shared_memory(id));
 }
 
 #[test]
-fn a_process_that_ended_is_gone() {
+fn links_to_an_ended_process_are_refused_as_gone() {
     let fabric = LocalFabric::new(1).unwrap();
     let instance = fabric.add_instance(0).unwrap();
     let (one, two) = (Process::verbs(&instance), Process::verbs(&instance));
     let gone = two.id;
     drop(two);
-    // The broker notices soon; until then it may still make a link that ends at once.
+    // Until the broker notices, it may still make a link that ends at once.
     let refused = (0..1000).any(|_| {
         one.say(&ToNode::OpenLink { peer: gone });
         one.hear().0 == ToProcess::LinkRefused { peer: gone, reason: LinkRefusal::Gone }
@@ -200,7 +200,7 @@ fn a_process_that_ended_is_gone() {
 }
 
 #[test]
-fn a_silent_process_stops_the_suspension_and_stays_attached() {
+fn a_silent_process_fails_the_suspension_and_stays_attached() {
     let fabric = LocalFabric::new(1).unwrap();
     let instance = fabric.add_instance(0).unwrap();
     let process = Process::verbs(&instance);
@@ -217,13 +217,13 @@ fn a_silent_process_stops_the_suspension_and_stays_attached() {
     });
 }
 
-/// Has another broker know of the instance what the one before it knew, as when a node is started again: nobody is attached.
+/// Adds the instance to the broker again with its carried state, as after a restart of the node: no process is attached.
 fn restart(runtime: &tokio::runtime::Runtime, broker: &broker::Broker, instance: &LocalInstance) {
     let (id, carried) = (instance.id(), broker.carried(instance.id()).unwrap());
     let network = instance.network().try_clone_to_owned().unwrap();
     broker.add(broker::Config { id, network, pids: None, carried });
     let deadline = Instant::now() + Duration::from_secs(5);
-    // The socket of the one before is closed by a task of its own.
+    // A separate task closes the old listening socket.
     while let Err(error) = runtime.block_on(broker.resume(id, Epoch::default())) {
         assert!(Instant::now() < deadline, "{error}");
         thread::yield_now();
@@ -231,14 +231,14 @@ fn restart(runtime: &tokio::runtime::Runtime, broker: &broker::Broker, instance:
 }
 
 #[test]
-fn an_instance_can_be_suspended_when_all_that_a_restart_has_lost_are_back() {
+fn after_a_restart_an_instance_is_suspended_once_all_processes_are_attached() {
     const LIMIT: Duration = Duration::from_secs(5);
     let fabric = LocalFabric::new(1).unwrap();
     let instance = fabric.add_instance(0).unwrap();
     let (process, broker) = (Process::verbs(&instance), fabric.broker(0).unwrap());
     let runtime = tokio::runtime::Runtime::new().unwrap();
     restart(&runtime, broker, &instance);
-    // Until now it is attached: who leaves is forgotten.
+    // It was attached until now, so its end removes its seat.
     let id = process.id;
     drop(process);
     let (whole, suspend) = (
@@ -249,7 +249,7 @@ fn an_instance_can_be_suspended_when_all_that_a_restart_has_lost_are_back() {
     assert_eq!(whole(Duration::from_millis(50)), Err(away.clone()));
     let begin = Instant::now();
     assert_eq!(suspend().unwrap_err(), away);
-    assert!(begin.elapsed() < LIMIT, "it waits for nobody");
+    assert!(begin.elapsed() < LIMIT, "the call must not wait");
     thread::scope(|scope| {
         scope.spawn(|| {
             let back = Process::attach(&instance, Role::Verbs, Some(id));
@@ -274,7 +274,7 @@ fn output_and_exit_code_arrive_before_the_farewell() {
 }
 
 #[test]
-fn sessions_are_told_over_a_connection_of_their_own() {
+fn sessions_have_their_own_connection() {
     let (fabric, id) = (LocalFabric::new(1).unwrap(), SessionId(5));
     let instance = fabric.add_instance(0).unwrap();
     let broker = fabric.broker(0).unwrap();
@@ -289,12 +289,12 @@ fn sessions_are_told_over_a_connection_of_their_own() {
     for (process, word) in [(verbs, Word::All(Vec::new())), (init, Word::All(vec![state; MAX_SESSIONS + 1]))]
     {
         process.say(&ToNode::Sessions(word));
-        assert!(receive(&process.socket).is_none(), "it is heard");
+        assert!(receive(&process.socket).is_none(), "the broker must close the connection");
     }
 }
 
 #[test]
-fn a_first_process_that_lags_is_cut_off_and_comes_back() {
+fn a_lagging_first_process_is_disconnected_and_attaches_again() {
     let (fabric, id) = (LocalFabric::new(1).unwrap(), SessionId(5));
     let instance = fabric.add_instance(0).unwrap();
     let broker = fabric.broker(0).unwrap();
@@ -313,7 +313,7 @@ fn a_first_process_that_lags_is_cut_off_and_comes_back() {
     assert_eq!(init.hear().0, ToProcess::SayAgain);
 }
 
-/// Writes numbered pieces until none is taken for a while; how many there were in all.
+/// Writes numbered pieces until the socket accepts none for a while, and returns their total number.
 fn write_until_held(init: &Process, mut written: u64) -> u64 {
     let takes = |milliseconds| {
         let mut poll = libc::pollfd { fd: init.socket.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
@@ -321,7 +321,7 @@ fn write_until_held(init: &Process, mut written: u64) -> u64 {
         unsafe { libc::poll(&raw mut poll, 1, milliseconds) == 1 }
     };
     while takes(300) {
-        assert!(written < 1000, "the command is not held up");
+        assert!(written < 1000, "the command must wait");
         let mut bytes = vec![0; 16 * 1024];
         bytes[..8].copy_from_slice(&written.to_le_bytes());
         init.say(&ToNode::Output { stream: OutputStream::Stdout, bytes });
@@ -330,8 +330,8 @@ fn write_until_held(init: &Process, mut written: u64) -> u64 {
     written
 }
 
-/// Reads all that there is from position `next` on, which must be whole; where it ends.
-fn read_on(broker: &broker::Broker, id: broker::InstanceId, mut next: u64) -> u64 {
+/// Reads all output from position `next` on, checks that it is complete, and returns its end.
+fn read_on(broker: &broker::Broker, id: InstanceId, mut next: u64) -> u64 {
     loop {
         let (chunks, end, _) = broker.output(id, next, 64 * 1024).unwrap();
         for (number, chunk) in (next..).zip(&chunks) {
@@ -346,7 +346,7 @@ fn read_on(broker: &broker::Broker, id: broker::InstanceId, mut next: u64) -> u6
     }
 }
 
-fn read_until(broker: &broker::Broker, id: broker::InstanceId, mut next: u64, end: u64) {
+fn read_until(broker: &broker::Broker, id: InstanceId, mut next: u64, end: u64) {
     let deadline = Instant::now() + Duration::from_secs(5);
     while next < end {
         assert!(Instant::now() < deadline, "{next} of {end} pieces came");
@@ -356,7 +356,7 @@ fn read_until(broker: &broker::Broker, id: broker::InstanceId, mut next: u64, en
 }
 
 #[test]
-fn a_command_waits_for_a_follower_that_lags_until_it_is_gone() {
+fn a_command_waits_for_a_lagging_follower_until_that_is_removed() {
     let fabric = LocalFabric::new(1).unwrap();
     let instance = fabric.add_instance(0).unwrap();
     let broker = fabric.broker(0).unwrap();
@@ -373,7 +373,7 @@ fn a_command_waits_for_a_follower_that_lags_until_it_is_gone() {
 }
 
 #[test]
-fn an_instance_moves_while_a_follower_lags_and_nothing_is_lost() {
+fn a_move_loses_no_output_while_a_follower_lags() {
     let fabric = LocalFabric::new(2).unwrap();
     let instance = fabric.add_instance(0).unwrap();
     fabric.broker(0).unwrap().follow(instance.id(), 1, 0);
@@ -391,12 +391,12 @@ fn an_instance_moves_while_a_follower_lags_and_nothing_is_lost() {
     });
     let broker = fabric.broker(1).unwrap();
     let more = write_until_held(&init, written);
-    assert!(more > written, "the socket takes some");
+    assert!(more > written, "the socket must accept some pieces");
     read_until(broker, instance.id(), 0, more);
 }
 
 #[test]
-fn strangers_and_speakers_for_others_are_cut_off() {
+fn processes_of_other_instances_and_bad_messages_are_disconnected() {
     let fabric = LocalFabric::new(1).unwrap();
     let instance = fabric.add_instance(0).unwrap();
     let process = Process::verbs(&instance);
@@ -407,7 +407,7 @@ fn strangers_and_speakers_for_others_are_cut_off() {
     assert!(matches!(receive(&socket), Some((ToProcess::Refused { .. }, _))));
 }
 
-/// Connections that say nothing.
+/// Connections that send no `Hello`.
 struct Silent(Vec<OwnedFd>);
 
 impl Silent {
@@ -427,7 +427,7 @@ impl Silent {
     }
 }
 
-/// Lets this process open as many descriptors as it may, as a node does: it holds both ends, and a login on
+/// Raises this process' limit of descriptors to the maximum, as a node does: it holds both ends, and a login on
 /// Debian allows 1024.
 fn raise_descriptor_limit() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -439,7 +439,7 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// Whether the broker says something, or closes, within so many milliseconds.
+/// Whether the broker sends something, or closes, within so many milliseconds.
 fn says_something(socket: &OwnedFd, milliseconds: libc::c_int) -> bool {
     let mut poll = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one live pollfd is passed.
@@ -447,13 +447,13 @@ fn says_something(socket: &OwnedFd, milliseconds: libc::c_int) -> bool {
 }
 
 #[test]
-fn silent_connections_of_an_instance_are_limited_and_harm_no_other() {
+fn silent_connections_are_limited_per_instance() {
     let fabric = LocalFabric::new(1).unwrap();
     let (hostile, calm) = (fabric.add_instance(0).unwrap(), fabric.add_instance(0).unwrap());
     let member = Process::verbs(&hostile);
     let mut silent = Silent::connect(&hostile, 400);
-    // Well before the time is over in which they could have said something, also on a busy machine: the broker
-    // sleeps before each that it refuses.
+    // Well before the time limit for their `Hello`, also on a busy machine: the broker sleeps before each that it
+    // refuses.
     silent.wait_until_left(256, Duration::from_secs(4));
     assert_eq!(Process::verbs(&calm).id.index, 1);
     thread::scope(|scope| {
@@ -479,7 +479,7 @@ fn a_flood_of_connections_does_not_delay_a_suspension() {
         }
         let _stopped = OnDrop(|| stop.store(true, Ordering::Relaxed));
         for _ in 0..20 {
-            // Once it is full, connections have to wait for the broker.
+            // Once the backlog is full, connections wait for the broker.
             drop(Silent::connect(&instance, 300));
             let began = Instant::now();
             fabric.suspend(&instance).unwrap();
@@ -489,7 +489,7 @@ fn a_flood_of_connections_does_not_delay_a_suspension() {
     });
 }
 
-/// Ends what a failed assertion would leave running.
+/// Ends the tasks that a failed assertion would leave running.
 struct OnDrop<F: Fn()>(F);
 
 impl<F: Fn()> Drop for OnDrop<F> {
@@ -506,7 +506,7 @@ fn links_for_a_process_that_does_not_read_are_refused() {
     let refusal = ToProcess::LinkRefused { peer: deaf.id, reason: LinkRefusal::Unreachable };
     let refused = (0..2000).any(|_| {
         one.say(&ToNode::OpenLink { peer: deaf.id });
-        // A wish that comes before the one before is quite done has no answer of its own.
+        // A request that arrives while an equal one is being handled gets no answer of its own.
         says_something(&one.socket, 10) && one.hear().0 == refusal
     });
     assert!(refused);

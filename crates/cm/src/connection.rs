@@ -12,7 +12,7 @@
 //! ```
 //!
 //! A datagram connection stays in `Replied` or `Accepted`.
-//! A program may reject what it has accepted until it hears `Ready`: to an active side that has said so the rejection comes in `Established`.
+//! A program may reject an accepted connection until `Ready` arrives: an active side that has already sent it gets the rejection in `Established`.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -20,17 +20,17 @@ use std::time::Duration;
 use crate::wire::{Body, Offer, Reason};
 use crate::{ListenerId, Peer, Service};
 
-/// What happened to a connection.
+/// An event of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Somebody wants the connection.
+    /// A peer requests the connection.
     Requested(Incoming),
     /// The peer has accepted, with this offer; the program's queue pair is to be made ready, or, for a datagram
-    /// service, this is where it is.
+    /// service, this is its address.
     Replied(Offer),
     /// The active side is ready.
     Established,
-    /// The peer does not want it, or no more.
+    /// The peer has rejected the connection, or abandoned it.
     Rejected {
         /// Why.
         reason: Reason,
@@ -48,9 +48,9 @@ pub enum Event {
 /// A request of another manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Incoming {
-    /// Who is asked.
+    /// The passive side.
     pub listener: ListenerId,
-    /// Who asks.
+    /// The active side.
     pub peer: Peer,
     /// For what.
     pub service: Service,
@@ -80,11 +80,11 @@ const LONGEST: Duration = Duration::from_secs(4);
 /// How long an answer is waited for in all.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(64);
 
-/// For how long a service at which nobody listens is asked for again: programs that listen anew for each connection
-/// are away in between.
+/// How long a request to a service without a listener is repeated: programs that listen again for each connection
+/// stop listening in between.
 pub const ABSENCE: Duration = Duration::from_secs(1);
 
-/// How long is waited for the answer to a `Disconnect`: whoever ends has no use for the answer.
+/// How long to wait for the answer to a `Disconnect`: a side that ends does not need the answer.
 const PATIENCE_AT_END: Duration = Duration::from_secs(10);
 
 /// After a connection has ended, until nothing of it can be under way.
@@ -108,19 +108,19 @@ pub(crate) struct Connection {
     pub datagram: bool,
     pub listener: Option<ListenerId>,
     pub state: State,
-    /// The program has no more use for it: nothing is told.
+    /// The program has abandoned it: no more events are reported.
     pub orphan: bool,
     /// The peer has disconnected after its reply, before this side was ready.
     left_early: bool,
     /// The last answer of a passive side, for a request that comes again.
     answer: Option<Body>,
     insisted: Option<Insisted>,
-    /// Until when nobody may listen.
+    /// Until when a listener may be absent.
     absent_until: Duration,
     linger_until: Option<Duration>,
 }
 
-/// What a connection wants done.
+/// An output of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Wishes {
     pub say: Vec<Body>,
@@ -198,7 +198,7 @@ impl Connection {
         may
     }
 
-    /// The active side is ready. It is so too for a peer that has left meanwhile, of which it hears next.
+    /// The active side is ready. A peer that has left meanwhile is reported as ready, too, and then as disconnected.
     pub fn establish(&mut self, wishes: &mut Wishes) -> bool {
         let may = self.state == State::Replied && !self.datagram;
         if may {
@@ -230,7 +230,7 @@ impl Connection {
         }
     }
 
-    /// The program has no more use for it.
+    /// The program abandons it.
     pub fn abandon(&mut self, now: Duration, wishes: &mut Wishes) {
         self.orphan = true;
         match self.state {
@@ -266,7 +266,7 @@ impl Connection {
             }
             (State::Established, Body::Reply(_)) if self.listener.is_none() => wishes.say(Body::Ready),
             (State::Accepted, Body::Ready) => self.notice_ready(wishes),
-            // It was ready before it heard that this side has thought better of it.
+            // It was ready before this side's rejection arrived.
             (State::Lingering | State::Over, Body::Ready) => {
                 wishes.say.extend(self.answer.clone().filter(|answer| matches!(answer, Body::Reject { .. })));
             }
@@ -295,7 +295,7 @@ impl Connection {
     pub fn bereave(&mut self, now: Duration, wishes: &mut Wishes) {
         match self.state {
             State::Replied | State::Accepted if self.datagram => self.state = State::Over,
-            // As the kernel does for a process that dies: whoever asks again at once may find another one there.
+            // As the kernel does for a process that dies: a client that asks again at once may find another process there.
             State::Requesting | State::Replied => self.reject_as(Reason::INVALID_SERVICE, now, wishes),
             State::Requested | State::Accepted => self.reject_as(Reason::TIMEOUT, now, wishes),
             State::Established | State::Disconnecting => self.end(Event::Disconnected, now, wishes),

@@ -1,4 +1,4 @@
-//! How two connection managers make and end connections, as state machines without IO.
+//! The protocol by which two connection managers make and end connections, as state machines without IO.
 //!
 //! ```text
 //! active                                  passive
@@ -7,18 +7,18 @@
 //!  Replied  ◀─ Reply{offer} ─────────────  accept
 //!  establish ─ Ready ────────────────────▶ Event::Established
 //!
-//!  Rejected ◀─ Reject{reason} ───────────  reject, or nobody listens
+//!  Rejected ◀─ Reject{reason} ───────────  reject, or no listener
 //!
 //!  disconnect ─ Disconnect ──────────────▶ Event::Disconnected
 //!  Disconnected ◀─ Disconnected ─────────
 //! ```
 //!
-//! A datagram service is resolved by `Request` and `Reply` alone. Each side names a connection by a number of its own;
-//! who the other side is, the transport says. Messages that want an answer are sent again until it comes or patience
+//! A datagram service is resolved by `Request` and `Reply` alone. Each side names a connection by its own number;
+//! the transport tells the identity of the other side. Messages that need an answer are repeated until it arrives or the patience
 //! ends. Patience is long: the peer may be moving.
 //!
-//! * [`wire`]: the messages. * [`service`]: what can be connected to. * [`Manager`]: all connections of a process.
-//! * [`socket`]: what sockets over such connections say to each other.
+//! * [`wire`]: the messages. * [`service`]: the services that connections name. * [`Manager`]: all connections of a process.
+//! * [`socket`]: the protocol of sockets over such connections.
 
 mod connection;
 mod manager;

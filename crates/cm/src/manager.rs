@@ -12,11 +12,11 @@ use crate::{Peer, Service};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub u32);
 
-/// Somebody of this process who listens.
+/// A listener of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListenerId(pub u32);
 
-/// What a manager wants done.
+/// An output of a manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Send this datagram.
@@ -37,7 +37,7 @@ pub enum Output {
     Watch(Peer),
 }
 
-/// What a manager holds at most.
+/// The limits of a manager.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Connections.
@@ -108,7 +108,7 @@ pub struct Manager {
     listeners: HashMap<ListenerId, Listener>,
     /// When which connection wants to be looked after.
     deadlines: BTreeSet<(Duration, ConnectionId)>,
-    /// What stands in `deadlines` for a connection.
+    /// The entry of a connection in `deadlines`.
     noted: HashMap<ConnectionId, Duration>,
     watched: HashSet<(u16, u8)>,
     outputs: Vec<Output>,
@@ -121,14 +121,14 @@ impl Manager {
         Self { limits, ..Self::default() }
     }
 
-    /// As it is, with connections and listeners that are numbered from `first` on: whoever gives managers different ones
-    /// can tell them apart by their numbers.
+    /// A manager whose connections and listeners are numbered from `first` on: different first numbers
+    /// tell managers apart.
     #[must_use]
     pub fn numbering_from(self, first: u32) -> Self {
         Self { next: first.wrapping_sub(1), ..self }
     }
 
-    /// What is to be done since the last call, in this order.
+    /// The outputs since the last call, in this order.
     pub fn take_outputs(&mut self) -> Vec<Output> {
         std::mem::take(&mut self.outputs)
     }
@@ -146,7 +146,7 @@ impl Manager {
         id
     }
 
-    /// Takes no more. Requests that wait for the program's decision stay.
+    /// Accepts no more requests. Those that wait for the program's decision stay.
     pub fn stop_listening(&mut self, listener: ListenerId) {
         self.listeners.remove(&listener);
     }
@@ -212,7 +212,7 @@ impl Manager {
         self.with(id, |connection, wishes| connection.disconnect(now, wishes))
     }
 
-    /// The program has no more use for the connection: it is ended in the background, and nothing more is told of it.
+    /// The program abandons the connection: it is ended in the background, and no more events are reported.
     pub fn abandon(&mut self, id: ConnectionId, now: Duration) {
         self.decided(id);
         self.with(id, |connection, wishes| {
@@ -251,10 +251,10 @@ impl Manager {
         }
     }
 
-    /// A datagram has come. What is no message is ignored.
+    /// Handles a datagram. A malformed one is ignored.
     pub fn received(&mut self, from: Peer, datagram: &[u8], now: Duration) {
         let Some(message) = Message::decode(datagram) else { return };
-        if let Some(id) = self.meant(from, &message) {
+        if let Some(id) = self.connection_of(from, &message) {
             self.with(id, |connection, wishes| {
                 if connection.remote == 0 {
                     connection.remote = message.from;
@@ -275,7 +275,7 @@ impl Manager {
     }
 
     /// The connection that a message of `from` is about.
-    fn meant(&self, from: Peer, message: &Message) -> Option<ConnectionId> {
+    fn connection_of(&self, from: Peer, message: &Message) -> Option<ConnectionId> {
         let asked = self.asked.get(&(from, message.from)).copied();
         let id = if message.to == 0 { asked? } else { ConnectionId(message.to) };
         let connection = self.connections.get(&id)?;

@@ -1,4 +1,4 @@
-//! What can be connected to: a port of an address in a port space.
+//! Services: a port of an address in a port space.
 
 use std::net::IpAddr;
 
@@ -15,11 +15,11 @@ pub struct Service {
     pub port: u16,
 }
 
-/// No port space: the key of a service in it says whose an address is.
+/// No port space: the key of such a service names the owner of an address.
 const OF_ADDRESS: u16 = 0xfffe;
 
 impl Service {
-    /// What every process of the instance that has `address` stands for, whoever listens there.
+    /// The service of every process of the instance that has `address`, with or without a listener.
     #[must_use]
     pub fn of_address(address: IpAddr) -> Self {
         Self { space: OF_ADDRESS, address, port: 0 }

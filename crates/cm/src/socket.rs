@@ -1,14 +1,14 @@
-//! What sockets over connections (`rdma/rsocket.h`) say to each other, and what one believes of it.
+//! The protocol of sockets over connections (`rdma/rsocket.h`), with checks of the peer's messages.
 //!
-//! Each side has as many receives as slots. A SEND carries a word: what it is, and how many credits come back.
+//! Each side has as many receives as slots. A SEND carries a control word: its kind, and the number of returned credits.
 //!
 //! ```text
 //!            SENDs of data that the peer may make: granted
-//!   granted ─ data ─▶ arrived ─ read by the program ─▶ owed ─ said in a word ─▶ granted
+//!   granted ─ data ─▶ arrived ─ read by the program ─▶ owed ─ returned by a word ─▶ granted
 //! ```
 //!
-//! The three are always [`WINDOW`] together, and so are the peer's. Who breaks that is no socket, and is not listened to any
-//! more: it can be a nuisance to its own connection only.
+//! The three always add up to [`MAX_CREDITS`], and so do the peer's. A peer that violates this is ignored from
+//! then on: it can only harm its own connection.
 
 use std::collections::VecDeque;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -16,27 +16,27 @@ use std::net::{Ipv6Addr, SocketAddr};
 /// Slots each way.
 pub const SLOTS: usize = 64;
 /// Those of them that data may use.
-pub const WINDOW: usize = 48;
+pub const MAX_CREDITS: usize = 48;
 /// Their size.
 pub const SLOT: usize = 16 * 1024;
 
-/// What both sides must agree on, passed when they connect: "rsk" and a version, slots for data, their size in KiB.
-pub static AGREEMENT: [u8; 6] = [b'r', b's', b'k', 1, WINDOW as u8, (SLOT / 1024) as u8];
+/// The parameters that both sides must share, passed when they connect: "rsk" and a version, slots for data, their size in KiB.
+pub static AGREEMENT: [u8; 6] = [b'r', b's', b'k', 1, MAX_CREDITS as u8, (SLOT / 1024) as u8];
 
 /// The most mappings of a peer that are remembered.
 pub const MAX_MAPPINGS: usize = 1024;
 
-/// Where a word says what it is; credits are below.
+/// The position of the kind in a word; credits are below.
 const KIND_AT: u32 = 28;
 const CREDITS: u32 = (1 << KIND_AT) - 1;
 
-/// Whether who has passed `private` when it connected is a socket as well.
+/// True if a peer that has passed `private` when it connected is a socket as well.
 #[must_use]
 pub fn agrees(private: &[u8]) -> bool {
     private.starts_with(&AGREEMENT)
 }
 
-/// What a SEND is.
+/// The kind of a SEND.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Bytes for the program.
@@ -91,7 +91,7 @@ impl Mapping {
         Some(Self { offset: word(0)?, length: word(8)?, address: word(16)?, key })
     }
 
-    /// What is mapped from `offset` on: an address of the peer's, and how many bytes from there.
+    /// The mapping at `offset`: an address of the peer's, and the number of bytes from there.
     fn from(&self, offset: u64) -> Option<(u64, u64)> {
         let skipped = offset.checked_sub(self.offset)?;
         let left = self.length.checked_sub(skipped).filter(|left| *left > 0)?;
@@ -104,7 +104,7 @@ impl Mapping {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Violation;
 
-/// What becomes of a receive.
+/// What to do with a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slot {
     /// It holds data that the program has not read yet.
@@ -128,7 +128,7 @@ pub struct Dialogue {
     credits: usize,
     /// SENDs of data that the peer may make yet.
     granted: usize,
-    /// Receives that the peer has not been told of.
+    /// Receives for which the peer has not got its credits back.
     owed: usize,
     arrived: VecDeque<Arrived>,
     ended: bool,
@@ -139,8 +139,8 @@ pub struct Dialogue {
 impl Default for Dialogue {
     fn default() -> Self {
         Self {
-            credits: WINDOW,
-            granted: WINDOW,
+            credits: MAX_CREDITS,
+            granted: MAX_CREDITS,
             owed: 0,
             arrived: VecDeque::new(),
             ended: false,
@@ -151,10 +151,10 @@ impl Default for Dialogue {
 }
 
 impl Dialogue {
-    /// A SEND of `length` bytes has come to `slot`, whose memory is `bytes`; without a word if it had none, or was no SEND.
+    /// A SEND of `length` bytes has arrived in `slot`, whose memory is `bytes`; without a word if it had none, or was not a SEND.
     ///
     /// # Errors
-    /// If no socket would have said so, now and ever after.
+    /// If it violates the protocol, now and for all later messages.
     pub fn received(
         &mut self,
         slot: usize,
@@ -171,7 +171,7 @@ impl Dialogue {
     fn said(&mut self, slot: usize, word: u32, bytes: &[u8]) -> Result<Slot, Violation> {
         let kind = Kind::of(word).ok_or(Violation)?;
         let credits = self.credits + (word & CREDITS) as usize;
-        if credits > WINDOW {
+        if credits > MAX_CREDITS {
             return Err(Violation);
         }
         let becomes = match kind {
@@ -215,20 +215,20 @@ impl Dialogue {
         !self.arrived.is_empty()
     }
 
-    /// Whether the peer sends no more.
+    /// True if the peer sends no more data.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// Whether the peer has done what no socket does. What came before can be read.
+    /// True if the peer has violated the protocol. Data before the violation can be read.
     #[must_use]
     pub fn is_violated(&self) -> bool {
         self.violated
     }
 
-    /// Takes what is there from the slots, which are `memory`, at most as much as fits; leaves it there if it `peeks`. Adds
-    /// to `freed` what is to be posted again and counted by [`Self::owe`].
+    /// Takes the available data from the slots, which are `memory`, at most as much as fits; leaves it there if it `peeks`. Adds
+    /// to `freed` the receives to post again, which are counted by [`Self::owe`].
     pub fn read(&mut self, memory: &[u8], into: &mut [u8], peeks: bool, freed: &mut Vec<usize>) -> usize {
         let mut done = 0;
         let mut at = 0;
@@ -255,7 +255,7 @@ impl Dialogue {
     /// A receive that held data is there again; whether it is time to tell the peer.
     pub fn owe(&mut self) -> bool {
         self.owed += 1;
-        self.owed >= WINDOW / 2
+        self.owed >= MAX_CREDITS / 2
     }
 
     /// Whether the peer has a receive for data.
@@ -274,7 +274,7 @@ impl Dialogue {
         (kind as u32) << KIND_AT | (owed as u32 & CREDITS)
     }
 
-    /// Where the peer has mapped `offset`, at last: an address of its own, how many bytes from there, and their key.
+    /// The latest mapping at `offset`: an address of the peer's, the number of bytes from there, and their key.
     #[must_use]
     pub fn place(&self, offset: u64) -> Option<(u64, u64, u32)> {
         self.mappings.iter().rev().find_map(|mapping| {
@@ -302,7 +302,7 @@ pub fn header(from: SocketAddr) -> [u8; HEADER] {
     bytes
 }
 
-/// Where a datagram says that it comes from, and its data.
+/// The source address in a datagram's header, and its data.
 #[must_use]
 pub fn parse(message: &[u8]) -> Option<(SocketAddr, &[u8])> {
     let (header, data) = message.split_first_chunk::<HEADER>()?;
@@ -361,7 +361,7 @@ mod tests {
     fn data_beyond_the_credits_is_refused() {
         let memory = vec![7; SLOTS * SLOT];
         let mut dialogue = Dialogue::default();
-        for slot in 0..WINDOW {
+        for slot in 0..MAX_CREDITS {
             assert_eq!(dialogue.received(slot, 1, Some(DATA), &[7]), Ok(Slot::Kept));
         }
         let mut freed = Vec::new();
@@ -376,7 +376,7 @@ mod tests {
     #[test]
     fn messages_that_violate_the_protocol_change_no_state() {
         let mut dialogue = Dialogue::default();
-        for _ in 0..WINDOW {
+        for _ in 0..MAX_CREDITS {
             dialogue.word(Kind::Data);
         }
         assert_eq!(dialogue.received(0, 1, Some(END | 1), &[0]), Err(Violation));

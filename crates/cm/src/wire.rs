@@ -15,7 +15,7 @@ pub const MAX_MESSAGE: usize = 512;
 /// The most that a program may send along with any message, in bytes.
 pub const MAX_PRIVATE: usize = 255;
 
-/// What one side of a connection says of its queue pair.
+/// One side's queue pair parameters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
     /// Its number.
@@ -51,7 +51,7 @@ impl Reason {
     pub const TIMEOUT: Self = Self(4);
     /// The connection is unknown.
     pub const INVALID_ID: Self = Self(6);
-    /// Nobody listens there.
+    /// No listener there.
     pub const INVALID_SERVICE: Self = Self(8);
     /// The program does not want it.
     pub const CONSUMER: Self = Self(28);
@@ -66,11 +66,11 @@ pub struct Message {
     pub from: u32,
     /// The receiver's number of the connection; 0 if it is not known.
     pub to: u32,
-    /// What is said.
+    /// The message.
     pub body: Body,
 }
 
-/// What is said.
+/// The message's content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Body {
     /// Wants a connection, or to know where a datagram service is.
@@ -79,7 +79,7 @@ pub enum Body {
         service: Service,
         /// From where, as the program sees it.
         source: SocketAddr,
-        /// Who wants it.
+        /// The requester.
         offer: Offer,
     },
     /// The program has not decided on the request yet.
@@ -88,7 +88,7 @@ pub enum Body {
     Reply(Offer),
     /// The active side is ready.
     Ready,
-    /// There is no connection, or no more.
+    /// There is no such connection, or no longer.
     Reject {
         /// Why.
         reason: Reason,
@@ -119,13 +119,13 @@ impl Message {
         }
         match postcard::take_from_bytes::<Self>(datagram) {
             Ok((message, [])) => {
-                Some(message).filter(|message| message.version == VERSION && message.is_sound())
+                Some(message).filter(|message| message.version == VERSION && message.is_valid())
             }
             _ => None,
         }
     }
 
-    fn is_sound(&self) -> bool {
+    fn is_valid(&self) -> bool {
         match &self.body {
             Body::Request { offer, .. } | Body::Reply(offer) => offer.private.len() <= MAX_PRIVATE,
             Body::Reject { private, .. } => private.len() <= MAX_PRIVATE,

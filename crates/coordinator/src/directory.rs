@@ -4,10 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::InstanceId;
-use broker::directory::{Directory, Due, Member};
-use fabric::directory::{Answer, Request};
-use fabric::{ProcessId, Vid};
+use fabric::directory::{Answer, Directory, Due, Member, Request};
+use fabric::{InstanceId, ProcessId, Vid};
 use moves::HostName;
 use moves::journal::Record;
 use rpc::wire::FromCoordinator;

@@ -12,10 +12,11 @@ use std::time::Duration;
 use api::{Event, ExecLine, ExecRequest, Failure, MAX_LINE};
 use fabric::Vid;
 use fabric::session::{MAX_SESSIONS, Order, SessionId, ToSession, Word};
+use instance::{Blueprint, Workload};
 use moves::HostName;
 use moves::journal::{Instance, Record};
 use rpc::Outbox;
-use rpc::wire::{Blueprint, FromCoordinator};
+use rpc::wire::FromCoordinator;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
 use tokio::time::sleep;
@@ -126,7 +127,9 @@ fn begin(state: &mut State, request: ExecRequest, user: User) -> Result<(Session
 fn may_exec(instance: &Instance, request: &ExecRequest, user: User) -> bool {
     let is_own = || {
         let spec = Blueprint::decode(&instance.spec).ok().map(|blueprint| blueprint.spec);
-        spec.is_some_and(|spec| spec.user == user.user && spec.container.is_none())
+        spec.is_some_and(
+            |spec| matches!(spec.workload, Workload::Process(program) if program.user == user.user),
+        )
     };
     user.user == 0 || request.user.is_none() && is_own()
 }
@@ -292,34 +295,31 @@ pub fn heard(state: &State, host: &HostName, vid: Vid, word: Word) {
 mod tests {
     use std::net::Ipv4Addr;
 
-    use engines::{Container, InstanceName, InstanceSpec, Network};
     use fabric::{Epoch, FabricId, NetworkKind};
+    use instance::{Container, InstanceName, InstanceSpec, Network, Program, Root, Workload};
     use moves::placement::Placement;
-    use rpc::frame;
 
     use super::*;
 
-    fn instance(user: u32, container: Option<Container>) -> Instance {
+    fn instance(user: u32, is_container: bool) -> Instance {
         let name = "job".to_owned();
         let network = Network { mac: [2; 6], address: Ipv4Addr::LOCALHOST, prefix: 8, mtu: 1500 };
+        let program = Program { user, group: user, ..Program::new(["true"]) };
+        let workload = if is_container {
+            let root = Root::Directory("/".into());
+            Workload::Container(Container { program, root, config: "{}".into(), rdma: true })
+        } else {
+            Workload::Process(program)
+        };
         let spec = InstanceSpec {
             name: InstanceName::new(&name).unwrap(),
-            command: vec!["true".into()],
-            environment: Vec::new(),
-            directory: "/".into(),
-            user,
-            group: user,
-            groups: Vec::new(),
-            limits: Vec::new(),
             network,
-            container,
             network_kind: NetworkKind::Bridge,
-            image: None,
-            stdin: false,
+            workload,
         };
         let (fabric, epoch) = (FabricId(1), Epoch(0));
         let host = HostName::new("a").unwrap();
-        let spec = frame::encode(&Blueprint { fabric, spec }).unwrap();
+        let spec = Blueprint { fabric, spec }.encode().unwrap();
         Instance { name, fabric, group: None, placement: Placement::default(), host, epoch, spec }
     }
 
@@ -336,11 +336,10 @@ mod tests {
             for_own: false,
         };
         let (root, somebody) = (User { user: 0, group: 0 }, User { user: 7, group: 7 });
-        let container = Container { rootfs: "/".into(), config: "{}".into(), rdma: true };
-        assert!(may_exec(&instance(7, None), &request(Some((0, 0))), root));
-        assert!(may_exec(&instance(7, None), &request(None), somebody));
-        assert!(!may_exec(&instance(7, None), &request(Some((7, 0))), somebody));
-        assert!(!may_exec(&instance(8, None), &request(None), somebody));
-        assert!(!may_exec(&instance(7, Some(container)), &request(None), somebody));
+        assert!(may_exec(&instance(7, false), &request(Some((0, 0))), root));
+        assert!(may_exec(&instance(7, false), &request(None), somebody));
+        assert!(!may_exec(&instance(7, false), &request(Some((7, 0))), somebody));
+        assert!(!may_exec(&instance(8, false), &request(None), somebody));
+        assert!(!may_exec(&instance(7, true), &request(None), somebody));
     }
 }

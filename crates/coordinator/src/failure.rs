@@ -2,6 +2,7 @@
 
 use api::Failure;
 use fabric::session::{MAX_SESSIONS, Order};
+use instance::BlueprintError;
 use moves::coordinator::{AddError, Refusal, TooLate};
 use moves::{HostName, MoveId};
 use rpc::wire::split_reason;
@@ -21,6 +22,10 @@ pub fn from_reason(reason: &str) -> Failure {
 
 pub fn of_store(error: &StoreError) -> Failure {
     Failure::new(format!("the coordinator's store: {error}"), error.remedy())
+}
+
+pub fn of_blueprint(error: &BlueprintError) -> Failure {
+    Failure::new(error.to_string(), error.remedy())
 }
 
 pub fn coordinator_ends() -> Failure {

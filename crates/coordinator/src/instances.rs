@@ -4,16 +4,18 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use api::{DEFAULT_MTU, Event, Failure, RunRequest};
-use engines::{Container, ContainerImage, InstanceName, InstanceSpec, Network};
 use fabric::network::mac_of;
 use fabric::{Epoch, NetworkKind, Vid};
+use instance::{
+    Blueprint, Container, ContainerImage, InstanceName, InstanceSpec, Network, Program, Root, Workload,
+    container,
+};
 use moves::journal::{Exit, Instance};
 use moves::placement::Placement;
 use moves::progress::Phase;
 use moves::{HostName, Side};
 use planner::{Goal, New};
-use rpc::frame;
-use rpc::wire::{Answer, Blueprint, Question};
+use rpc::wire::{Answer, Question};
 use store::{Change, EndedInstance, StoreError};
 
 use crate::address::address;
@@ -85,12 +87,7 @@ impl Command for Enter {
         let (fabric, group) = (request.fabric, group(request.group.clone())?);
         let spec = spec(*request, vid, kind, user)?;
         let name = spec.name.as_str().to_owned();
-        let blueprint = frame::encode(&Blueprint { fabric, spec }).map_err(|error| {
-            Failure::new(
-                format!("cannot encode the instance's blueprint: {error}"),
-                "pass fewer or shorter arguments and environment variables",
-            )
-        })?;
+        let blueprint = Blueprint { fabric, spec }.encode().map_err(|error| failure::of_blueprint(&error))?;
         let (epoch, spec) = (Epoch::default(), blueprint.clone());
         let instance = Instance { name, fabric, group, placement, host: host.clone(), epoch, spec };
         let added = owner.decide(|machine, _| machine.add_instance(vid, instance));
@@ -132,7 +129,7 @@ fn free_vid(state: &State) -> Option<Vid> {
 }
 
 fn spec(request: RunRequest, vid: Vid, kind: NetworkKind, user: User) -> Result<InstanceSpec, Failure> {
-    let name = request.name.unwrap_or_else(|| format!("job-{}", vid.lid()));
+    let name = request.name.clone().unwrap_or_else(|| format!("job-{}", vid.lid()));
     let name = InstanceName::new(&name).ok_or_else(|| {
         Failure::new(
             format!("`{name}` is not a valid instance name"),
@@ -148,40 +145,33 @@ fn spec(request: RunRequest, vid: Vid, kind: NetworkKind, user: User) -> Result<
             "run this with sudo, or run the program without a container",
         ));
     }
-    let ids = match &request.container {
+    let network = network(vid, kind);
+    let workload = workload(request, user)?;
+    Ok(InstanceSpec { name, network, network_kind: kind, workload })
+}
+
+fn workload(request: RunRequest, user: User) -> Result<Workload, Failure> {
+    let RunRequest { command, environment, directory, stdin, container, .. } = request;
+    let (user, group, groups) = match &container {
         Some(container) => (container.user, container.group, container.groups.clone()),
         None => (user.user, user.group, Vec::new()),
     };
-    let (user, group, groups) = ids;
-    let image =
-        request.container.as_ref().and_then(|container| container.image.clone()).map(image).transpose()?;
-    let container = request.container.map(|container| {
-        let api::Container { rootfs, config, rdma, .. } = container;
-        Container { rootfs: PathBuf::from(rootfs), config, rdma }
-    });
-    if let Some(Container { config, .. }) = &container {
-        engines::validate_container(config).map_err(|why| Failure::new(why.what, why.remedy))?;
-    }
-    Ok(InstanceSpec {
-        name,
-        command: request.command,
-        environment: request.environment,
-        directory: PathBuf::from(request.directory),
-        user,
-        group,
-        groups,
-        limits: Vec::new(),
-        network: network(vid, kind),
-        container,
-        network_kind: kind,
-        image,
-        stdin: request.stdin,
-    })
+    let (directory, limits) = (PathBuf::from(directory), Vec::new());
+    let program = Program { command, environment, directory, user, group, groups, limits, stdin };
+    let Some(api::Container { rootfs, config, rdma, image, .. }) = container else {
+        return Ok(Workload::Process(program));
+    };
+    container::validate(&config).map_err(|why| Failure::new(why.what, why.remedy))?;
+    let root = match image {
+        Some(image) => Root::Image(container_image(image)?),
+        None => Root::Directory(rootfs.into()),
+    };
+    Ok(Workload::Container(Container { program, root, config, rdma }))
 }
 
 /// The image of a container.
-fn image(asked: api::ContainerImage) -> Result<ContainerImage, Failure> {
-    let root = asked.root.parse().map_err(|error: oci_image::BadDigest| {
+fn container_image(asked: api::ContainerImage) -> Result<ContainerImage, Failure> {
+    let root = asked.root.parse().map_err(|error: instance::BadDigest| {
         Failure::new(error.to_string(), "use a command line of the same release as the coordinator")
     })?;
     Ok(ContainerImage { source: asked.source, root })
@@ -236,6 +226,7 @@ pub fn of_ended(ended: &EndedInstance) -> api::Instance {
 
 fn with_state(vid: Vid, instance: &Instance, state: api::State) -> api::Instance {
     let spec = Blueprint::decode(&instance.spec).ok().map(|blueprint| blueprint.spec);
+    let program = spec.as_ref().and_then(InstanceSpec::program);
     api::Instance {
         name: instance.name.clone(),
         vid,
@@ -250,7 +241,7 @@ fn with_state(vid: Vid, instance: &Instance, state: api::State) -> api::Instance
         address: address(vid).to_string(),
         state,
         network: spec.as_ref().map(|spec| spec.network_kind).unwrap_or_default(),
-        command: spec.map(|spec| spec.command).unwrap_or_default(),
+        command: program.map(|program| program.command.clone()).unwrap_or_default(),
     }
 }
 

@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use api::Occurrence;
-use broker::pace::{self, Pace};
 use fabric::Vid;
 use fabric::session::Word;
 use moves::HostName;
 use moves::coordinator::Input;
 use moves::journal::Exit;
 use moves::protocol::ToCoordinator;
+use pace::Pace;
 use rpc::channel::{self, Inbox};
 use rpc::lobby::{Lobby, PAUSE};
 use rpc::net::Question;

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use api::{Bytes, Event, Failure, Position};
-use broker::{Chunk, Follower, Output};
 use fabric::Vid;
+use instance::{Chunk, Follower, Output};
 use moves::HostName;
 use moves::journal::Exit;
 use rpc::wire::{Answer, Question};

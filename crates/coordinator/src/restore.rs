@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use api::{Event, Failure, GroupMove, RestoreRequest};
 use fabric::{NetworkKind, Vid};
+use instance::Blueprint;
 use moves::coordinator::{AddError, RestoreRefusal, SavedInstance};
 use moves::journal::Instance;
 use planner::{Assignment, Goal, New};
-use rpc::wire::Blueprint;
 use tokio::task::spawn_blocking;
 
 use crate::address::address;
@@ -122,7 +122,7 @@ fn place(
 fn network_of(instance: &Instance) -> Result<NetworkKind, Failure> {
     let blueprint = Blueprint::decode(&instance.spec).map_err(|error| {
         Failure::new(
-            format!("cannot decode the blueprint of `{}`: {error}", instance.name),
+            format!("the checkpoint of `{}` cannot be restored: {error}", instance.name),
             "restore it with the release that made the checkpoint",
         )
     })?;

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use engines::{Config, ContainerConfig, Engine, InstanceName, ProcessEngine, Watch};
+use engines::{Config, ContainerConfig, Engine, ProcessEngine, Watch};
+use instance::InstanceName;
 
 fn main() {
     let mut arguments = std::env::args().skip(1);

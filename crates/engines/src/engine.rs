@@ -25,13 +25,14 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use instance::{ImageFile, InstanceName, InstanceSpec};
 use serde::{Deserialize, Serialize};
 
+use crate::criu::pages::left_behind::LeftBehind;
 use crate::error::Result;
-use crate::instance::{InstanceName, InstanceSpec};
+use crate::instance::Blocker;
 use crate::memory::MemorySink;
-use crate::process::LeftBehind;
-use crate::report::{Blocker, Host, Needs, Report, Shortage};
+use crate::report::{Host, Needs, Report, Shortage};
 
 /// Runs instances of one kind on this host, and moves them.
 pub trait Engine: Send + Sync {
@@ -272,16 +273,7 @@ pub struct Phases(pub Vec<Phase>);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dump {
     /// The images in [`Engine::image_directory`], in order of their names.
-    pub images: Vec<Image>,
+    pub images: Vec<ImageFile>,
     /// How long the dump's parts took.
     pub phases: Phases,
-}
-
-/// One file of a dump.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Image {
-    /// A plain file name.
-    pub name: String,
-    /// In bytes.
-    pub size: u64,
 }

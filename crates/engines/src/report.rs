@@ -1,11 +1,10 @@
 //! The result of checking an instance: its blockers, and its needs at the destination.
 
-use std::fmt;
 use std::path::PathBuf;
 
+pub use instance::Blocker;
+use instance::ContainerImage;
 use serde::{Deserialize, Serialize};
-
-use crate::instance::ContainerImage;
 
 /// The result of [`Engine::check`](crate::Engine::check).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,28 +13,6 @@ pub struct Report {
     pub blockers: Vec<Blocker>,
     /// Its requirements of the destination.
     pub needs: Needs,
-}
-
-/// A reason why an instance cannot move, with a remedy.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Blocker {
-    /// The reason: one clause that names the object.
-    pub what: String,
-    /// The remedy: one clause.
-    pub remedy: String,
-}
-
-impl Blocker {
-    /// A blocker with this reason and remedy.
-    pub fn new(what: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { what: what.into(), remedy: remedy.into() }
-    }
-}
-
-impl fmt::Display for Blocker {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.what, self.remedy)
-    }
 }
 
 /// The requirements of an instance at its destination.

@@ -1,8 +1,8 @@
-//! What a process of an instance and the node of its host say to each other.
+//! The attach protocol between a process of an instance and the node of its host.
 //!
 //! The node listens on the abstract Unix socket [`SOCKET_NAME`] of type `SOCK_SEQPACKET` *in the
-//! instance's network namespace*: only processes of that instance can reach it, and it is there
-//! under the same name on every host. Each packet is one message in postcard encoding, with
+//! instance's network namespace*: only processes of that instance can reach it, and it has the
+//! same name on every host. Each packet is one message in postcard encoding, with
 //! descriptors as ancillary data where the message says so.
 //!
 //! ```text
@@ -15,10 +15,10 @@
 //!    │                              │            of the pair that opens: the lower ProcessId
 //!    │ Directory{request} ─────────▶│            see the module `directory`
 //!    │◀──────────── Directory{answer}
-//!    │◀───────────── DirectoryBack  │            the coordinator may have forgotten: say it again
+//!    │◀───────────── DirectoryBack  │            the coordinator has restarted: publish and ask again
 //!    │◀──────────────── Session{id} │            see the module `session`; the first process only
 //!    │ Sessions{word} ─────────────▶│
-//!    │◀──────────────────── SayAgain│            the coordinator may have missed what they said
+//!    │◀──────────────────── SayAgain│            the coordinator may have missed messages of sessions
 //!    │◀──────────────────── Suspend │            the instance will be frozen
 //!    │ Suspended ──────────────────▶│            every link is closed, no neighbour's memory is
 //!    │ (closes)                     │            mapped, and this socket is closed next
@@ -28,8 +28,8 @@
 //!    │ Resumed ────────────────────▶│            handles are allocated again; links follow
 //! ```
 //!
-//! Both sides refuse what they cannot decode, and a process can speak for itself alone: its
-//! [`ProcessId`] is what the node answered in `Welcome`.
+//! Both sides refuse messages that they cannot decode. A process can only speak for itself: its
+//! [`ProcessId`] is the one that the node sent in `Welcome`.
 
 use serde::{Deserialize, Serialize};
 
@@ -40,13 +40,13 @@ use crate::{Epoch, FabricId, ProcessId};
 /// The abstract socket's name, after the leading NUL byte.
 pub const SOCKET_NAME: &[u8] = b"transhume/node";
 
-/// Set for programs of instances, so that they know that there is a node, also while it is away.
+/// The environment variable that tells programs that they run in an instance, also while its node is away.
 pub const INSTANCE_VARIABLE: &str = "TRANSHUME_INSTANCE";
 
-/// A directory of each container, by which programs know the same whatever their environment is.
+/// The directory that tells programs that they run in a container, whatever their environment is.
 pub const CONTAINER_FOLDER: &str = "/.transhume";
 
-/// Raised when a message changes its meaning or layout.
+/// The protocol version, raised when a message changes its meaning or layout.
 pub const VERSION: u16 = 6;
 
 /// The largest message, in bytes.
@@ -55,14 +55,14 @@ pub const MAX_MESSAGE: usize = 64 * 1024;
 /// The most descriptors beside one message.
 pub const MAX_DESCRIPTORS: usize = 4;
 
-/// What a connection is for.
+/// The role of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
     /// A process that opened the RDMA device.
     Verbs,
     /// The instance's first process, which runs the command and carries its output.
     Init,
-    /// The same process, for the sessions: whoever is slow to read the command's output holds none of them up.
+    /// The same process, for sessions: so a slow reader of the command's output does not delay them.
     Sessions,
 }
 
@@ -73,9 +73,9 @@ pub enum ToNode {
     Hello {
         /// [`VERSION`] of the sender.
         version: u16,
-        /// What the connection is for.
+        /// The role of the connection.
         role: Role,
-        /// Who the process was before it was suspended; `None` the first time.
+        /// The identity of the process before it was suspended; `None` the first time.
         resume: Option<ProcessId>,
     },
     /// Asks for a link to `peer`.
@@ -83,13 +83,13 @@ pub enum ToNode {
         /// The process at the other end.
         peer: ProcessId,
     },
-    /// Links are closed and nothing of a neighbour is mapped. The sender closes this connection next.
+    /// All links are closed and no memory of a neighbour is mapped. The sender closes this connection next.
     Suspended {
         /// Microseconds from the arrival of `Suspend` to this message.
         elapsed_us: u64,
-        /// QPs that the process has.
+        /// The number of QPs of the process.
         queue_pairs: u32,
-        /// Memory regions that the process has.
+        /// The number of memory regions of the process.
         memory_regions: u32,
         /// Peers to which a connection has carried traffic since it connected or the peer last moved.
         active_peers: Vec<ProcessId>,
@@ -111,7 +111,7 @@ pub enum ToNode {
         /// As a shell reports it: the exit code, or 128 and the signal's number.
         code: i32,
     },
-    /// The command runs ([`Role::Init`]). It is said once, before anything else of it.
+    /// The command runs ([`Role::Init`]). Sent once, before its output and exit.
     Started,
     /// The command could not be started ([`Role::Init`]); the sender waits for [`ToProcess::Farewell`].
     NotStarted(NotStarted),
@@ -122,18 +122,18 @@ pub enum ToNode {
         /// The request.
         request: Request,
     },
-    /// What sessions say ([`Role::Sessions`]).
+    /// A message of the sessions ([`Role::Sessions`]).
     Sessions(Word),
 }
 
-/// Why a command does not run.
+/// Why a command could not be started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotStarted {
-    /// As a shell reports it: 127 for a command that there is not, 126 for one that cannot be run.
+    /// As a shell reports it: 127 for a command that does not exist, 126 for one that cannot be run.
     pub code: u8,
-    /// What is wrong, naming the command.
+    /// The reason, with the command's name.
     pub what: String,
-    /// The way out.
+    /// The remedy.
     pub remedy: String,
 }
 
@@ -154,16 +154,16 @@ pub enum OutputStream {
 pub enum ToProcess {
     /// The answer to `Hello`.
     Welcome {
-        /// Who the process is from now on. The same as before when it resumes.
+        /// The identity of the process, which it keeps when it resumes.
         process: ProcessId,
         /// The fabric of its instance.
         fabric: FabricId,
-        /// The moves of its instance so far.
+        /// The number of moves of its instance so far.
         epoch: Epoch,
     },
     /// The connection is refused; it closes next.
     Refused {
-        /// Why, in words.
+        /// The reason.
         reason: String,
     },
     /// A link to `peer` is ready. The descriptors beside it depend on `transport`.
@@ -172,14 +172,14 @@ pub enum ToProcess {
         peer: ProcessId,
         /// The peer's epoch, as its node knows it.
         epoch: Epoch,
-        /// What the descriptors are.
+        /// The kind of the descriptors.
         transport: Transport,
     },
     /// No link to `peer` for now.
     LinkRefused {
         /// The process at the other end.
         peer: ProcessId,
-        /// Why, and so what to do.
+        /// The reason, which determines how to proceed.
         reason: LinkRefusal,
     },
     /// `peer` wants a link to this process, which is the one of the two that opens it.
@@ -187,7 +187,7 @@ pub enum ToProcess {
         /// The process at the other end.
         peer: ProcessId,
     },
-    /// Get ready to be frozen: close links and everything that reaches out of the instance.
+    /// Suspend: close links and all other resources outside the instance.
     Suspend,
     /// The exit code is recorded; the instance's first process may end.
     Farewell,
@@ -198,16 +198,16 @@ pub enum ToProcess {
         /// The answer.
         answer: Answer,
     },
-    /// The coordinator was away, and may have forgotten what it was told: publish and ask again.
+    /// The coordinator may have restarted, and lost all values and requests: publish and ask again.
     DirectoryBack,
     /// For a session ([`Role::Sessions`]).
     Session {
-        /// Which one.
+        /// The session.
         id: SessionId,
-        /// What it is told.
+        /// The message.
         message: ToSession,
     },
-    /// The coordinator may have missed what sessions have said ([`Role::Sessions`]).
+    /// The coordinator may have missed messages of the sessions ([`Role::Sessions`]).
     SayAgain,
 }
 
@@ -216,9 +216,9 @@ pub enum ToProcess {
 pub enum Transport {
     /// One descriptor: a connected TCP socket of the hosts' network.
     Stream,
-    /// Four descriptors: a sealed memfd with a ring for each direction, the Unix stream socket whose bytes wake this
-    /// process, the one to which bytes are written that wake the peer, and a third one that carries
-    /// descriptors and whose end says that the peer is gone. The process with the lower
+    /// Four descriptors: a sealed memfd with a ring for each direction, a Unix stream socket whose bytes wake this
+    /// process, a second one to which this process writes bytes to wake the peer, and a third one that carries
+    /// descriptors and whose end of file means that the peer is gone. The process with the lower
     /// [`ProcessId`] sends through the first ring.
     SharedMemory,
 }
@@ -235,7 +235,7 @@ pub enum LinkRefusal {
     Unreachable,
 }
 
-/// A message that could not be understood.
+/// A message that cannot be decoded.
 #[derive(Debug, thiserror::Error)]
 #[error("malformed message of {length} bytes between an instance and its node")]
 pub struct Malformed {
@@ -268,7 +268,7 @@ mod tests {
     use crate::Vid;
 
     #[test]
-    fn messages_survive_their_encoding() {
+    fn a_decoded_message_equals_the_encoded_one() {
         let peer = ProcessId { vid: Vid::new(5).unwrap(), index: 2 };
         let message = ToProcess::LinkUp { peer, epoch: Epoch(3), transport: Transport::Stream };
         assert_eq!(decode::<ToProcess>(&encode(&message)).unwrap(), message);

@@ -1,11 +1,11 @@
-//! The file of the RDMA device.
+//! The device file of the RDMA device.
 //!
-//! Hardware has one, through which a program speaks with the kernel. This device needs none, but some programs (UCX) take a
-//! device for real only if they can open `/dev/infiniband/<name>` for reading and writing, and find a character device
-//! there. So there is a link to `/dev/null`, one for all instances of a host.
+//! A hardware device has one for its commands to the kernel. The soft device needs none, but some programs (UCX) accept a
+//! device only if `/dev/infiniband/<name>` is a character device that they can open for reading and writing. So the node
+//! creates a link to `/dev/null` there, for all instances of a host.
 //!
-//! Others (Open MPI's `openib`) believe in no device at all where sysfs has no class of such devices, as without an RDMA
-//! driver in the kernel. So there is a directory in its place that has one.
+//! Other programs (Open MPI's `openib`) accept no device at all if sysfs has no class of RDMA devices, as on a kernel without
+//! an RDMA driver. So the node creates a directory with that class as a substitute.
 
 use std::ffi::{CStr, OsStr};
 use std::fs;
@@ -16,16 +16,16 @@ use std::path::Path;
 
 const FOLDER: &str = "/dev/infiniband";
 
-/// What the device and its file are called. No kernel driver calls one so.
+/// The name of the device and its file, which no kernel driver uses.
 pub const NAME: &str = "transhume0";
 
-/// The real sysfs, and what stands in for it where that knows no RDMA devices.
+/// The real sysfs, and its substitute on a kernel without RDMA devices.
 const SYSFS: [&CStr; 2] = [c"/sys", c"/dev/infiniband/transhume-sysfs"];
 
-/// What both have in them.
+/// The class directory in both.
 const CLASS: &str = "class/infiniband";
 
-/// Where programs find the class of RDMA devices.
+/// The sysfs root in which programs find the class of RDMA devices.
 #[must_use]
 pub fn sysfs() -> &'static CStr {
     let has_class = |sysfs: &&CStr| path(sysfs).join(CLASS).is_dir();
@@ -36,7 +36,7 @@ fn path(sysfs: &CStr) -> &Path {
     Path::new(OsStr::from_bytes(sysfs.to_bytes()))
 }
 
-/// Makes the file, and the class, unless they are there.
+/// Creates the file and the class, unless they exist.
 ///
 /// # Errors
 /// Those of making directories and a link in `/dev`.
@@ -48,9 +48,9 @@ pub fn make() -> io::Result<()> {
     }
 }
 
-/// Removes both, for which no node may have a use any more.
+/// Removes both. Call it only when no node uses them any more.
 pub fn remove() {
-    // They are not there if no node ran, and real devices keep their folder.
+    // They do not exist if no node ran, and a folder with real devices is not empty.
     let _ = fs::remove_dir_all(path(SYSFS[1]));
     let _ = fs::remove_file(Path::new(FOLDER).join(NAME));
     let _ = fs::remove_dir(FOLDER);

@@ -1,14 +1,17 @@
-//! The directory of a fabric: what its processes tell each other of themselves, such as where a connection manager
-//! listens.
+//! The directory of a fabric: values that its processes publish for each other, such as the address of a connection
+//! manager.
 //!
-//! A process publishes values under keys. They are its own: they end with it, and they stay when its instance moves.
-//! The coordinator keeps them in memory only. Whoever asked or published says it again when the node tells that the
-//! coordinator has come back ([`ToProcess::DirectoryBack`](crate::attach::ToProcess::DirectoryBack)), and after a
-//! move; so requests may arrive more than once, and each has the same effect as once.
+//! A process publishes values under keys. The values end with their process, and stay when its instance moves. The
+//! coordinator keeps them in memory only. A process repeats its requests when the node reports that the coordinator has
+//! restarted ([`ToProcess::DirectoryBack`](crate::attach::ToProcess::DirectoryBack)), and after a move. So requests may
+//! arrive more than once, and are idempotent.
+
+mod keeper;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ProcessId;
+pub use self::keeper::Directory;
+use crate::{FabricId, InstanceId, ProcessId};
 
 /// The longest key, in bytes.
 pub const MAX_KEY: usize = 64;
@@ -25,40 +28,40 @@ pub const MAX_OF_PROCESS: usize = 4096;
 /// The most processes that one process may watch.
 pub const MAX_WATCHES: usize = 4096;
 
-/// What a process asks of the directory of its fabric.
+/// A request of a process to the directory of its fabric.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
     /// Adds a value.
     Publish {
-        /// Under which key.
+        /// The key.
         key: Vec<u8>,
         /// The value.
         value: Vec<u8>,
-        /// The key shall have values of this process alone: it is refused while another process has one, and so are
-        /// others while this one has.
+        /// Claims the key for this process: the request is refused while another process has a value under the key, and
+        /// requests of others are refused while this process has one.
         exclusive: bool,
     },
-    /// Takes a value of this process back.
+    /// Withdraws a value of this process.
     Withdraw {
-        /// From which key.
+        /// The key.
         key: Vec<u8>,
         /// The value.
         value: Vec<u8>,
     },
     /// Asks for the values of a key.
     Look {
-        /// Which.
+        /// The key.
         key: Vec<u8>,
     },
-    /// Asks to be told when a process has ended: that is when the answer comes.
+    /// Waits for the end of a process: the answer comes when it has ended.
     Watch {
-        /// Which.
+        /// The process.
         process: ProcessId,
     },
 }
 
 impl Request {
-    /// Whether keys and values keep to the limits.
+    /// Whether key and value are within the limits.
     #[must_use]
     pub fn is_within_limits(&self) -> bool {
         match self {
@@ -71,10 +74,10 @@ impl Request {
     }
 }
 
-/// What the directory answers.
+/// An answer of the directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
-    /// It is done, or, to [`Request::Watch`], the process has ended.
+    /// The request is carried out; for [`Request::Watch`], the process has ended.
     Done,
     /// The values of the key.
     Found(Vec<Entry>),
@@ -82,15 +85,43 @@ pub enum Answer {
     Taken,
     /// One of the limits of this module is reached.
     Full,
-    /// Too much is asked at a time: ask again after a while.
+    /// Too many requests at a time: ask again after a while.
     Busy,
 }
 
-/// A value, and whose it is.
+/// A value and its publisher.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Who published it.
+    /// The process that published it.
     pub process: ProcessId,
-    /// What it published.
+    /// The value.
     pub value: Vec<u8>,
+}
+
+/// A process in all fabrics of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Member {
+    /// The fabric of its instance.
+    pub fabric: FabricId,
+    /// The process in that fabric.
+    pub process: ProcessId,
+}
+
+impl Member {
+    /// Its instance.
+    #[must_use]
+    pub fn instance(self) -> InstanceId {
+        InstanceId { fabric: self.fabric, vid: self.process.vid }
+    }
+}
+
+/// An answer that is due now for an earlier request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Due {
+    /// The process that asked.
+    pub asker: Member,
+    /// The request's number.
+    pub number: u64,
+    /// The answer.
+    pub answer: Answer,
 }

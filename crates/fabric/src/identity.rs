@@ -6,8 +6,8 @@
 //! QPN  (24 bit) = process index (8) : number in the process (16)
 //! ```
 //!
-//! An application hands LID (or GID) and QPN to its peer by any means of its own; they alone
-//! must therefore find the peer again, wherever it has moved.
+//! An application sends LID (or GID) and QPN to its peer by its own means. So these alone
+//! must lead to the peer, wherever it has moved.
 
 use std::fmt;
 
@@ -34,9 +34,9 @@ impl Epoch {
 #[serde(try_from = "u16", into = "u16")]
 pub struct Vid(u16);
 
-/// A number that is no unicast LID.
+/// A number that is not a unicast LID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0} identifies no instance")]
+#[error("{0} is not the VID of an instance")]
 pub struct NoVid(u16);
 
 impl TryFrom<u16> for Vid {
@@ -57,7 +57,7 @@ impl Vid {
     /// The largest unicast LID of InfiniBand.
     pub const MAX: u16 = 0xbfff;
 
-    /// `None` if `lid` is no unicast LID (0 is "none"; from 0xc000 on lies multicast).
+    /// `None` if `lid` is not a unicast LID (0 is reserved; multicast begins at 0xc000).
     #[must_use]
     pub fn new(lid: u16) -> Option<Self> {
         (1..=Self::MAX).contains(&lid).then_some(Self(lid))
@@ -86,7 +86,7 @@ impl Vid {
         [b't', b'r', b'a', 0, 0, 0, high, low]
     }
 
-    /// The instance that a GID of `fabric` names, if it is one of ours.
+    /// The instance that a GID of `fabric` names, if the GID is an instance's.
     #[must_use]
     pub fn from_gid(gid: [u8; 16], fabric: FabricId) -> Option<Self> {
         let vid = Self::new(u16::from_be_bytes([gid[14], gid[15]]))?;
@@ -106,7 +106,7 @@ impl fmt::Display for Vid {
 pub struct ProcessId {
     /// The instance to which the process belongs.
     pub vid: Vid,
-    /// Which of the instance's processes: 1 to 255. 0 is free, so that QPNs 0 and 1 stay reserved.
+    /// The index of the process in its instance: 1 to 255. 0 is unused, so that QPNs 0 and 1 stay reserved.
     pub index: u8,
 }
 
@@ -117,7 +117,7 @@ impl ProcessId {
         u32::from(self.index) << 16 | u32::from(number)
     }
 
-    /// The process that owns `qpn` in the instance `vid`, if a process may own it at all.
+    /// The process that owns `qpn` in the instance `vid`; `None` for a reserved or invalid QPN.
     #[must_use]
     pub fn of_qpn(vid: Vid, qpn: u32) -> Option<Self> {
         let index = u8::try_from(qpn >> 16).ok()?;
@@ -128,6 +128,21 @@ impl ProcessId {
 impl fmt::Display for ProcessId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.vid, self.index)
+    }
+}
+
+/// An instance in all fabrics of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct InstanceId {
+    /// Its fabric.
+    pub fabric: FabricId,
+    /// Its VID in that fabric.
+    pub vid: Vid,
+}
+
+impl fmt::Display for InstanceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.fabric.0, self.vid)
     }
 }
 
@@ -144,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn reserved_lids_are_no_vids() {
+    fn reserved_lids_are_not_vids() {
         assert_eq!(Vid::new(0), None);
         assert_eq!(Vid::new(0xc000), None);
         assert_eq!(Vid::new(0xbfff).map(Vid::lid), Some(0xbfff));

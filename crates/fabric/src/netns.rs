@@ -1,5 +1,5 @@
-//! Network namespaces held by a descriptor: no mount, so that nothing is left behind and CRIU finds
-//! nothing that it does not know.
+//! Network namespaces held by a descriptor, without a mount: so nothing is left behind, and CRIU finds
+//! no mount that it does not know.
 
 use std::fs::File;
 use std::io;
@@ -18,7 +18,7 @@ pub fn create() -> io::Result<OwnedFd> {
     })
 }
 
-/// Calls `inside` on a thread of its own in `namespace`: sockets that it makes belong there.
+/// Calls `inside` on a new thread in `namespace`, to which sockets that it makes belong.
 ///
 /// # Errors
 /// Those of `setns` and of the thread's start.
@@ -29,7 +29,7 @@ pub fn enter<T: Send>(namespace: BorrowedFd<'_>, inside: impl FnOnce() -> T + Se
     })
 }
 
-/// Puts the calling thread into `namespace`, for good. It only makes a system call, so that a forked process may do it.
+/// Moves the calling thread into `namespace` permanently. It only makes a system call, so a forked process may call it.
 ///
 /// # Errors
 /// Those of `setns`.

@@ -1,4 +1,4 @@
-//! The network of an instance's programs: what its `eth0` is plugged into, and the MAC that it has there.
+//! The network of an instance's programs: the network that its `eth0` is plugged into, and its MAC.
 
 use std::fmt;
 
@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::Vid;
 
-/// What an instance's `eth0` is plugged into, on each host.
+/// The network that an instance's `eth0` is plugged into on each host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NetworkKind {
-    /// The host's bridge, which reaches those of the other hosts.
+    /// The host's bridge, which is connected to those of the other hosts.
     #[default]
     Bridge,
     /// The overlay.
@@ -18,7 +18,7 @@ pub enum NetworkKind {
 }
 
 impl NetworkKind {
-    /// How it is called.
+    /// Its name in options and output.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -34,7 +34,7 @@ impl fmt::Display for NetworkKind {
     }
 }
 
-/// How the MACs of all instances begin: locally administered, and "tra" as in their GUIDs.
+/// The prefix of the MACs of all instances: locally administered, and "tra" as in their GUIDs.
 const FRONT: [u8; 4] = [0x02, b't', b'r', b'a'];
 
 /// The MAC of an instance's `eth0`.
@@ -45,7 +45,7 @@ pub fn mac_of(vid: Vid) -> [u8; 6] {
     [a, b, c, d, high, low]
 }
 
-/// Whether an instance may have `mac`.
+/// Whether `mac` has the prefix of instances.
 #[must_use]
 pub fn is_an_instances(mac: [u8; 6]) -> bool {
     mac.starts_with(&FRONT)
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mac_is_known_as_an_instances() {
+    fn macs_of_instances_are_recognized_by_their_prefix() {
         let mac = mac_of(Vid::new(0x0102).unwrap());
         assert_eq!(mac, [0x02, 0x74, 0x72, 0x61, 1, 2]);
         assert!(is_an_instances(mac) && !is_an_instances([0x02, 0x74, 0x72, 0x62, 1, 2]));

@@ -1,7 +1,7 @@
-//! `SOCK_SEQPACKET` Unix sockets with abstract names: packets with descriptors beside them.
+//! `SOCK_SEQPACKET` Unix sockets with abstract names: packets with descriptors as ancillary data.
 //!
-//! An abstract name lives in a network namespace, so that a listener made inside an instance's
-//! namespace is reachable from that instance alone, whatever its mount namespace is.
+//! An abstract name belongs to a network namespace. So a listener made inside an instance's
+//! namespace is reachable from that instance only, whatever its mount namespace is.
 
 use std::io;
 use std::mem;
@@ -9,18 +9,18 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::attach::{MAX_DESCRIPTORS, MAX_MESSAGE};
 
-/// Room for [`MAX_DESCRIPTORS`] in ancillary data, aligned as `cmsghdr` wants it.
+/// A buffer for ancillary data with [`MAX_DESCRIPTORS`], aligned for `cmsghdr`.
 #[repr(C, align(8))]
 struct Ancillary([u8; 64]);
 
-/// A packet and what came beside it.
+/// A packet and its descriptors.
 #[derive(Debug)]
 pub struct Packet {
     /// The message's bytes. Empty when the other side has closed.
     pub bytes: Vec<u8>,
-    /// At most [`MAX_DESCRIPTORS`], all close-on-exec. Fewer than were sent if this process may not have more.
+    /// At most [`MAX_DESCRIPTORS`], all close-on-exec. Fewer than were sent if this process has reached its limit.
     pub descriptors: Vec<OwnedFd>,
-    /// All descriptors are there that were sent.
+    /// Whether all sent descriptors have arrived.
     pub is_whole: bool,
 }
 
@@ -28,7 +28,7 @@ pub struct Packet {
 /// namespace.
 ///
 /// # Errors
-/// Those of `socket`, `bind` (`EADDRINUSE`: somebody listens there already) and `listen`.
+/// Those of `socket`, `bind` (`EADDRINUSE`: another listener has the name) and `listen`.
 pub fn listen(name: &[u8]) -> io::Result<OwnedFd> {
     let socket = new_socket(libc::SOCK_NONBLOCK)?;
     let (address, length) = abstract_address(name)?;
@@ -60,7 +60,7 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 /// namespace.
 ///
 /// # Errors
-/// Those of `connect`; `ConnectionRefused` when nobody listens.
+/// Those of `connect`; `ConnectionRefused` without a listener.
 pub fn connect(name: &[u8]) -> io::Result<OwnedFd> {
     let socket = unconnected()?;
     connect_by(socket.as_fd(), name)?;
@@ -78,7 +78,7 @@ pub fn unconnected() -> io::Result<OwnedFd> {
 /// Connects `socket` to the abstract `name`, in the network namespace in which it was made.
 ///
 /// # Errors
-/// Those of `connect`, after which it can be tried again; `ConnectionRefused` when nobody listens.
+/// Those of `connect`, after which the call may be repeated; `ConnectionRefused` without a listener.
 pub fn connect_by(socket: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
     let (address, length) = abstract_address(name)?;
     // SAFETY: `address` is a live sockaddr_un of which `length` bytes are initialised.
@@ -137,17 +137,17 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], beside: &[BorrowedFd<'_>]) -> 
     }
 }
 
-/// Receives one packet with all that is beside it.
+/// Receives one packet with all its descriptors.
 ///
 /// # Errors
-/// `InvalidData` for a packet that is cut short by the limits, also by that of this process' descriptors; otherwise those of
+/// `InvalidData` for a packet that exceeds the limits, including this process' limit of descriptors; otherwise those of
 /// `recvmsg` (`WouldBlock` on a non-blocking socket without a packet).
 pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Packet> {
     let packet = receive_what_fits(socket)?;
     if packet.is_whole { Ok(packet) } else { Err(io::ErrorKind::InvalidData.into()) }
 }
 
-/// Receives one packet, perhaps without descriptors that this process may not have.
+/// Receives one packet, without descriptors beyond this process' limit.
 ///
 /// # Errors
 /// `InvalidData` for a packet that is too long; otherwise those of `recvmsg`.
@@ -177,7 +177,7 @@ pub fn receive_what_fits(socket: BorrowedFd<'_>) -> io::Result<Packet> {
     Ok(Packet { bytes, descriptors, is_whole: header.msg_flags & libc::MSG_CTRUNC == 0 })
 }
 
-/// The process at the other end, as it was when it connected: its PID in our PID namespace, UID, GID.
+/// The credentials of the process at the other end when it connected: its PID in our PID namespace, UID, GID.
 ///
 /// # Errors
 /// Those of `getsockopt(SO_PEERCRED)`.
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_arrives_whole_with_its_descriptor() {
+    fn a_packet_arrives_with_its_descriptor() {
         let (near, far) = pair(b"transhume-test/descriptor");
         let mut file = tempfile();
         file.write_all(b"hello").unwrap();
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_peer_is_an_empty_packet_and_sending_to_it_an_error() {
+    fn receiving_from_a_closed_peer_gives_an_empty_packet_and_sending_fails() {
         let (near, far) = pair(b"transhume-test/closed");
         drop(near);
         assert!(receive(far.as_fd()).unwrap().bytes.is_empty());
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn too_much_is_refused() {
+    fn packets_beyond_the_limits_are_refused() {
         let (near, _far) = pair(b"transhume-test/limits");
         assert!(send(near.as_fd(), &vec![0; MAX_MESSAGE + 1], &[]).is_err());
         assert!(listen(&[b'x'; 200]).is_err());

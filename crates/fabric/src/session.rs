@@ -1,4 +1,4 @@
-//! Sessions: further commands that an instance's first process runs, for somebody at the coordinator.
+//! Sessions: further commands that an instance's first process runs for a client of the coordinator.
 //!
 //! ```text
 //! coordinator                  first process          both nodes and connections in between may change
@@ -12,9 +12,10 @@
 //!    │ Leave ──────────────────────▶│                 forgotten; a command that runs yet is hung up
 //! ```
 //!
-//! What is said is lost where it finds no connection. So the first process tells all of its sessions' [`State`] whenever
-//! it has a new one, or the coordinator has; then both sides go on from what the other has had ([`crate::stream`]). An
-//! `Open` that is missing in it is said again, and a session of which the coordinator does not know is left.
+//! A message is lost while there is no connection. So the first process sends the [`State`] of all its sessions whenever it
+//! or the coordinator has a new connection; then both sides resume at the position that the other has received
+//! ([`crate::stream`]). The coordinator repeats an `Open` whose session is missing there, and leaves a session that it does
+//! not know.
 
 use serde::{Deserialize, Serialize};
 
@@ -26,26 +27,26 @@ pub const MAX_SESSIONS: usize = 64;
 /// The most bytes of one `Input` or `Output`.
 pub const MAX_PIECE: usize = 16 * 1024;
 
-/// A session: no other has its number, also none of a former coordinator.
+/// The number of a session, unique even across restarts of the coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SessionId(pub u64);
 
-/// What to run in an instance.
+/// A command to run in an instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
     /// The program, found by `PATH`, and its arguments.
     pub command: Vec<String>,
-    /// What differs from the instance's environment.
+    /// Variables that differ from the instance's environment.
     pub environment: Vec<(String, String)>,
     /// The working directory, if it is not the instance's.
     pub directory: Option<String>,
     /// User and group, if they are not the instance's.
     pub user: Option<(u32, u32)>,
-    /// Whether it has a standard input; else that is `/dev/null`.
+    /// Whether it has a standard input; otherwise that is `/dev/null`.
     pub input: bool,
     /// A pseudo-terminal of this size for its standard input, output and error, which controls its session.
     pub terminal: Option<WindowSize>,
-    /// No command is run: the input is for the standard input of the instance's own command, which ends with the session.
+    /// Runs no command: the session feeds the standard input of the instance's own command, which ends with the session.
     pub for_own: bool,
 }
 
@@ -59,10 +60,10 @@ pub struct WindowSize {
 }
 
 impl Order {
-    /// The most bytes of all text in it: a message has to hold it.
+    /// The most bytes of text in an order, so that a message can hold it.
     pub const MAX: usize = 48 * 1024;
 
-    /// How many bytes of text are in it, with what they take in a message.
+    /// The bytes of its text, with their overhead in a message.
     #[must_use]
     pub fn size(&self) -> usize {
         const BESIDE: usize = 4;
@@ -72,54 +73,54 @@ impl Order {
     }
 }
 
-/// To a session.
+/// A message to a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToSession {
     /// Start the command.
     Open(Order),
-    /// For its standard input.
+    /// Bytes for its standard input.
     Input {
-        /// How many bytes come before.
+        /// The position of the first byte.
         offset: u64,
         /// At most [`MAX_PIECE`].
         bytes: Vec<u8>,
     },
     /// The standard input ends.
     InputEnd {
-        /// After so many bytes.
+        /// The length of the input.
         length: u64,
     },
-    /// Output has been taken.
+    /// Acknowledges output.
     Taken {
-        /// Of this stream.
+        /// The stream.
         stream: OutputStream,
-        /// Up to here.
+        /// The position up to which it was received.
         up_to: u64,
     },
     /// Send the command a signal.
     Signal {
-        /// Counts the session's signals, from 1 on.
+        /// The signal's sequence number in the session, from 1 on.
         number: u32,
         /// The signal.
         signal: i32,
     },
-    /// Nobody is interested any more.
+    /// The client has left: end the session.
     Leave,
     /// The window of its terminal has this size now.
     Resize(WindowSize),
 }
 
-/// What the first process says of its sessions.
+/// A message of the first process about its sessions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Word {
-    /// How far all of them are. The first word of a connection.
+    /// The state of all sessions. The first message of a connection.
     All(Vec<(SessionId, State)>),
-    /// What one says.
+    /// A message of one session.
     One(SessionId, FromSession),
 }
 
 impl Word {
-    /// Whether it is no larger than it may be.
+    /// Whether the message is within the limits.
     #[must_use]
     pub fn is_within_limits(&self) -> bool {
         match self {
@@ -130,35 +131,35 @@ impl Word {
     }
 }
 
-/// From a session.
+/// A message from a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromSession {
-    /// It is known, and has come so far.
+    /// The session exists, and is in this state.
     State(State),
     /// Output of the command.
     Output {
         /// Where the command wrote it.
         stream: OutputStream,
-        /// How many bytes come before in this stream.
+        /// The position of the first byte in this stream.
         offset: u64,
         /// At most [`MAX_PIECE`].
         bytes: Vec<u8>,
     },
-    /// The command has ended, or was not started; it is said until the session is left.
+    /// The command has ended, or was not started; repeated until the client leaves.
     Ended {
-        /// How.
+        /// How it ended.
         end: End,
-        /// How many bytes it has written to standard output, and to standard error.
+        /// The bytes that it has written to standard output, and to standard error.
         lengths: [u64; 2],
     },
 }
 
-/// How far a session has come with what it was told.
+/// The progress of a session with its input and signals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
-    /// Bytes of input that the command has been given.
+    /// Bytes of input that the command has received.
     pub input: u64,
-    /// Signals.
+    /// The sequence number of the last signal.
     pub signals: u32,
 }
 
@@ -176,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_too_much_is_found() {
+    fn messages_beyond_the_limits_are_detected() {
         let state = (SessionId(1), State::default());
         assert!(Word::All(vec![state; MAX_SESSIONS]).is_within_limits());
         assert!(!Word::All(vec![state; MAX_SESSIONS + 1]).is_within_limits());

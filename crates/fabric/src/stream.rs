@@ -1,52 +1,52 @@
-//! A stream of bytes over messages that may be lost, as both ends of a session keep it, without IO.
+//! A reliable byte stream over messages that may be lost: the two ends of a session's stream, without IO.
 //!
-//! Each piece says where it belongs. What the other end has not had is kept, up to [`WINDOW`] bytes, and sent again after
-//! messages may have been lost; what comes twice is dropped, and so is what comes too early.
+//! Each piece has its offset. The sender keeps unacknowledged bytes, up to [`WINDOW`], and retransmits them after a loss of
+//! messages. The receiver drops duplicates and pieces after a gap.
 
 use std::collections::VecDeque;
 
-/// The most bytes on their way in one direction.
+/// The most bytes in flight in one direction.
 pub const WINDOW: usize = 256 * 1024;
 
-/// After so many bytes the sender hears that it has room again.
+/// The receiver acknowledges at least each time that it has consumed this many bytes.
 const WORD: u64 = WINDOW as u64 / 4;
 
-/// The end that sends.
+/// The sending end.
 #[derive(Debug, Default)]
 pub struct Sending {
-    /// How much the other end has had.
+    /// The bytes that the other end has acknowledged.
     taken: u64,
-    /// What comes after that.
+    /// The bytes after that.
     kept: VecDeque<u8>,
-    /// Up to where it has been sent since messages were lost last.
+    /// The position up to which bytes have been sent since the last loss.
     sent: u64,
 }
 
 impl Sending {
-    /// How many more bytes can be kept.
+    /// The number of bytes that fit into the window.
     #[must_use]
     pub fn room(&self) -> usize {
         WINDOW.saturating_sub(self.kept.len())
     }
 
-    /// The stream goes on with `bytes`. What there is no room for is kept too, and waits.
+    /// Appends `bytes` to the stream. Bytes beyond the window are kept too, and wait.
     pub fn push(&mut self, bytes: &[u8]) {
         self.kept.extend(bytes);
     }
 
-    /// How long the stream is so far.
+    /// The length of the stream so far.
     #[must_use]
     pub fn length(&self) -> u64 {
         self.taken + self.kept.len() as u64
     }
 
-    /// Whether nothing is left to be sent.
+    /// Whether all bytes are acknowledged.
     #[must_use]
     pub fn is_sent(&self) -> bool {
         self.sent == self.length()
     }
 
-    /// What is to be sent next, at most `most` bytes, and its offset.
+    /// The next bytes to send, at most `most`, and their offset.
     pub fn next(&mut self, most: usize) -> Option<(u64, Vec<u8>)> {
         let (offset, skip) = (self.sent, (self.sent - self.taken) as usize);
         let most = most.min(WINDOW.saturating_sub(skip));
@@ -58,7 +58,7 @@ impl Sending {
         Some((offset, piece))
     }
 
-    /// The other end has had everything up to `up_to`. What cannot be is not believed.
+    /// Records an acknowledgement up to `up_to`. An impossible one is ignored.
     pub fn confirm(&mut self, up_to: u64) {
         if (self.taken..=self.length()).contains(&up_to) {
             self.kept.drain(..(up_to - self.taken) as usize);
@@ -67,29 +67,29 @@ impl Sending {
         }
     }
 
-    /// Up to where the other end has had everything.
+    /// The position up to which the other end has acknowledged.
     #[must_use]
     pub fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// Messages may have been lost: all that the other end is not known to have is sent again.
+    /// Prepares to retransmit all unacknowledged bytes, since messages may have been lost.
     pub fn rewind(&mut self) {
         self.sent = self.taken;
     }
 }
 
-/// The end that receives.
+/// The receiving end.
 #[derive(Debug, Default)]
 pub struct Receiving {
     arrived: u64,
     taken: u64,
-    /// Up to where the sender has been told that it was taken.
+    /// The last acknowledgement that was sent.
     told: u64,
 }
 
 impl Receiving {
-    /// What is new in a piece of the stream; nothing past [`WINDOW`] bytes that are not taken.
+    /// The new bytes in a piece of the stream, up to [`WINDOW`] unconsumed bytes.
     pub fn accept<'a>(&mut self, offset: u64, piece: &'a [u8]) -> &'a [u8] {
         let Some(known) = self.arrived.checked_sub(offset) else { return &[] };
         let known = usize::try_from(known).unwrap_or(usize::MAX).min(piece.len());
@@ -100,35 +100,35 @@ impl Receiving {
         new
     }
 
-    /// How much has arrived.
+    /// The number of bytes that have arrived.
     #[must_use]
     pub fn arrived(&self) -> u64 {
         self.arrived
     }
 
-    /// How much of that has been taken.
+    /// The number of bytes that have been consumed.
     #[must_use]
     pub fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// `count` bytes more of what has arrived are taken.
+    /// Consumes `count` more bytes of those that have arrived.
     pub fn take(&mut self, count: usize) {
         self.taken = self.arrived.min(self.taken + count as u64);
     }
 
-    /// Up to where all is taken, if it is time to tell the sender.
+    /// The position to acknowledge, if an acknowledgement is due.
     pub fn word(&mut self) -> Option<u64> {
         (self.taken - self.told >= WORD).then(|| self.tell())
     }
 
-    /// The same at once.
+    /// The position to acknowledge now.
     pub fn tell(&mut self) -> u64 {
         self.told = self.taken;
         self.taken
     }
 
-    /// Messages may have been lost, and with them what the sender was told.
+    /// Prepares to repeat the last acknowledgement, since messages may have been lost.
     pub fn tell_again(&mut self) {
         self.told = 0;
     }
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_are_sent_once_until_messages_are_lost() {
+    fn pieces_are_retransmitted_only_after_a_loss() {
         let mut sending = Sending::default();
         sending.push(b"abcdef");
         assert_eq!(sending.next(4), Some((0, b"abcd".to_vec())));
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_other_end_cannot_have_is_not_believed() {
+    fn an_impossible_acknowledgement_is_ignored() {
         let mut sending = Sending::default();
         sending.push(b"abc");
         sending.confirm(4);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_taken_before_it_is_sent_again_is_not_sent_again() {
+    fn a_piece_acknowledged_before_its_retransmission_is_not_sent_again() {
         let mut sending = Sending::default();
         sending.push(b"abc");
         sending.next(9);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_twice_or_too_early_is_dropped() {
+    fn duplicates_and_pieces_after_a_gap_are_dropped() {
         let mut receiving = Receiving::default();
         assert_eq!(receiving.accept(0, b"abc"), b"abc");
         assert_eq!(receiving.accept(0, b"abc"), b"");
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_a_window_is_on_its_way() {
+    fn at_most_a_window_is_in_flight() {
         let mut sending = Sending::default();
         sending.push(&vec![1; sending.room()]);
         assert_eq!((sending.room(), sending.length()), (0, WINDOW as u64));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_no_room_for_waits() {
+    fn bytes_beyond_the_window_wait() {
         let mut sending = Sending::default();
         sending.push(&[1; WINDOW - 1]);
         sending.push(b"abc");
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sender_hears_in_time_that_there_is_room() {
+    fn acknowledgements_arrive_before_the_window_is_full() {
         let mut receiving = Receiving::default();
         receiving.accept(0, &[0; WINDOW]);
         receiving.take(WORD as usize - 1);

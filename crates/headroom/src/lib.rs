@@ -1,8 +1,8 @@
-//! Memory that a library keeps for when its program has none left.
+//! A memory reserve for when a program has no memory left.
 //!
-//! Where Rust gets no memory it ends the process, which a library must not do to the program that has loaded it. Some is kept
-//! therefore: addresses that cost nothing until they are used. Who gets none otherwise takes it, goes on, and what would need more
-//! fails from then on by [`check`], until there is some to keep again.
+//! Where Rust gets no memory it ends the process, which a library must not do to the program that has loaded it. So the library keeps a
+//! reserve: address space that costs nothing until it is used. A failed allocation takes the reserve and succeeds; from then on calls that
+//! would need more memory fail by [`check`], until a new reserve can be made.
 //!
 //! ```
 //! #[global_allocator]
@@ -24,10 +24,10 @@ use libc::c_void;
 /// How much is kept, in bytes: tables of 100,000 objects double within it.
 const BYTES: usize = 8 << 20;
 
-/// What is kept, or null.
+/// The reserve, or null.
 static KEPT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// Threads that give it up just now, or make what is to be kept.
+/// Threads that release the reserve at this moment, or make a new one.
 static CHANGING: AtomicUsize = AtomicUsize::new(0);
 
 /// Threads that have it lent to the C library.
@@ -49,22 +49,22 @@ pub fn check() -> io::Result<()> {
     CHANGING.fetch_sub(1, Ordering::AcqRel);
     if LENT.load(Ordering::Acquire) != 0 {
         // It was lent meanwhile.
-        give_up();
+        release_reserve();
     }
     match kept {
-        // It may lock no more than it has: that is not to be short of memory.
+        // `RLIMIT_MEMLOCK` forbids more locked memory: that is not a shortage of memory.
         Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => Ok(()),
         kept => kept,
     }
 }
 
 /// In a child of `fork`, before anything else: of its parent's threads none goes on here that has it lent, or gives it up.
-pub fn start_anew() {
+pub fn reset_in_child() {
     LENT.store(0, Ordering::Release);
     CHANGING.store(0, Ordering::Release);
 }
 
-/// Memory that may be written to, as limits of memory count no other; but a program that locks all of its own (`mlockall`) gets no
+/// Writable memory, since memory limits count only this kind; but a program that locks all of its own (`mlockall`) gets no
 /// page for it.
 fn keep() -> io::Result<()> {
     let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -73,7 +73,7 @@ fn keep() -> io::Result<()> {
     if fresh == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the mapping was just made, and nobody else knows it.
+    // SAFETY: the mapping was just made, and no other code knows it.
     let is_writable = unsafe {
         libc::munlock(fresh, BYTES);
         libc::mprotect(fresh, BYTES, libc::PROT_READ | libc::PROT_WRITE) == 0
@@ -89,15 +89,15 @@ fn keep() -> io::Result<()> {
 /// Does `work` while what is kept is there for the C library, which ends a process that gets no memory for a thread it starts.
 pub fn lend<T>(work: impl FnOnce() -> T) -> T {
     LENT.fetch_add(1, Ordering::AcqRel);
-    give_up();
+    release_reserve();
     let result = work();
     LENT.fetch_sub(1, Ordering::AcqRel);
-    // The next that needs some to be kept says so.
+    // The next caller that needs a reserve reports the failure.
     let _ = check();
     result
 }
 
-fn give_up() {
+fn release_reserve() {
     CHANGING.fetch_add(1, Ordering::AcqRel);
     unmap(KEPT.swap(ptr::null_mut(), Ordering::AcqRel));
     CHANGING.fetch_sub(1, Ordering::AcqRel);
@@ -105,7 +105,7 @@ fn give_up() {
 
 fn unmap(kept: *mut c_void) {
     if !kept.is_null() {
-        // SAFETY: whoever takes the mapping out of `KEPT` owns it, and nobody has ever touched it.
+        // SAFETY: the thread that takes the mapping out of `KEPT` owns it, and it was never touched.
         unsafe { libc::munmap(kept, BYTES) };
     }
 }
@@ -114,13 +114,13 @@ fn unmap(kept: *mut c_void) {
 #[derive(Clone, Copy, Debug)]
 pub struct Allocator;
 
-/// What `allocate` returns, if need be the second time.
-fn with_what_is_kept(allocate: impl Fn() -> *mut u8) -> *mut u8 {
+/// The result of `allocate`, if need be of a second attempt.
+fn with_reserve(allocate: impl Fn() -> *mut u8) -> *mut u8 {
     let memory = allocate();
     if !memory.is_null() {
         return memory;
     }
-    give_up();
+    release_reserve();
     for _ in 0..PATIENCE {
         // Another thread may have taken it, and there is more than that needs.
         if CHANGING.load(Ordering::Acquire) != 0 {
@@ -133,7 +133,7 @@ fn with_what_is_kept(allocate: impl Fn() -> *mut u8) -> *mut u8 {
             return memory;
         }
         // Or another has kept it again, before this one got any.
-        give_up();
+        release_reserve();
     }
     allocate()
 }
@@ -142,17 +142,17 @@ fn with_what_is_kept(allocate: impl Fn() -> *mut u8) -> *mut u8 {
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promise is passed on.
-        with_what_is_kept(|| unsafe { System.alloc(layout) })
+        with_reserve(|| unsafe { System.alloc(layout) })
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promise is passed on.
-        with_what_is_kept(|| unsafe { System.alloc_zeroed(layout) })
+        with_reserve(|| unsafe { System.alloc_zeroed(layout) })
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: the caller's promise is passed on; one that fails leaves the memory as it was.
-        with_what_is_kept(|| unsafe { System.realloc(memory, layout, size) })
+        with_reserve(|| unsafe { System.realloc(memory, layout, size) })
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
@@ -173,7 +173,7 @@ mod tests {
     fn allocations_use_the_reserve_which_is_refilled() {
         check().unwrap();
         let attempts = Cell::new(0);
-        let memory = with_what_is_kept(|| {
+        let memory = with_reserve(|| {
             attempts.set(attempts.get() + 1);
             let is_short = !KEPT.load(Ordering::Relaxed).is_null();
             if is_short { ptr::null_mut() } else { ptr::dangling_mut() }
@@ -192,7 +192,7 @@ mod tests {
             CHANGING.fetch_sub(1, Ordering::AcqRel);
         });
         let attempts = Cell::new(0);
-        let memory = with_what_is_kept(|| {
+        let memory = with_reserve(|| {
             attempts.set(attempts.get() + 1);
             let is_short = attempts.get() == 1 || CHANGING.load(Ordering::Acquire) != 0;
             if attempts.get() == 1 {
@@ -205,7 +205,7 @@ mod tests {
 
         // Another thread keeps it again, before this one gets any.
         let attempts = Cell::new(0);
-        let memory = with_what_is_kept(|| {
+        let memory = with_reserve(|| {
             attempts.set(attempts.get() + 1);
             if attempts.get() == 2 {
                 check().unwrap();
@@ -217,7 +217,7 @@ mod tests {
 
         // A child has a thread's word that there is no need to keep any, and not the thread.
         LENT.fetch_add(1, Ordering::AcqRel);
-        start_anew();
+        reset_in_child();
         check().unwrap();
         assert!(!KEPT.load(Ordering::Relaxed).is_null());
     }

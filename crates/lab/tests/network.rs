@@ -20,8 +20,8 @@ struct Bare {
 
 impl Bare {
     fn new(name: &str) -> Option<Self> {
-        if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: network namespaces need root");
+        if !test_support::is_root() {
+            test_support::skip("network namespaces need root");
             return None;
         }
         let name: LabName = name.parse().unwrap();
@@ -72,9 +72,8 @@ fn leftovers(name: &str) -> BTreeSet<String> {
 
 #[test]
 fn labs_that_come_and_go_at_once_do_not_trip_over_each_other() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: network namespaces need root");
-        return;
+    if !test_support::is_root() {
+        return test_support::skip("network namespaces need root");
     }
     let come_and_go = |name: &str| {
         let name: LabName = name.parse().unwrap();

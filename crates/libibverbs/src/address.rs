@@ -1,4 +1,4 @@
-//! Address handles: where datagrams go.
+//! Address handles: the destinations of datagrams.
 
 use libc::c_int;
 use softhca::Errno;
@@ -11,7 +11,7 @@ use crate::domain::Pd;
 use crate::process::Held;
 use crate::{errno, object};
 
-/// What a program's `ibv_ah` lies in.
+/// The object behind a program's `ibv_ah`.
 #[repr(C)]
 pub(crate) struct Ah {
     base: ibv_ah,
@@ -64,7 +64,7 @@ pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
     }))
 }
 
-/// The address of who sent the datagram that completed with `wc`.
+/// The address of the sender of the datagram that completed with `wc`.
 ///
 /// # Safety
 /// If `wc` says so, `grh` is the start of the datagram's receive.

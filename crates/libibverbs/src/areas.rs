@@ -1,4 +1,4 @@
-//! Whether the program may use all of a range of its memory.
+//! Checks the rights of a range of the program's memory.
 
 use std::fs::{self, File};
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 
 use libc::c_ulong;
 
-/// Where the kernel says what is mapped.
+/// The kernel's list of mappings.
 const MAPS: &str = "/proc/self/maps";
 
 // From linux/fs.h, since Linux 6.11.
@@ -44,7 +44,7 @@ struct Area {
     writable: bool,
 }
 
-/// Whether the program may read all of `range`, and write it if `writes`. Where `/proc` is missing nobody can tell, and the answer is yes.
+/// True if the program may read all of `range`, and write it if `writes`. Without `/proc` this cannot be known, and the answer is yes.
 pub(crate) fn may_use(range: &Range<u64>, writes: bool) -> bool {
     let Ok(maps) = File::open(MAPS) else { return true };
     let allows = |area: &Area| if writes { area.writable } else { area.readable };

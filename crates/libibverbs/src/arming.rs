@@ -1,22 +1,22 @@
-//! When the thread sleeps on links.
+//! Decides when the thread sleeps on links.
 //!
-//! A program that spins in `ibv_poll_cq` drives the links itself; a thread that woke for the same bytes
-//! would only steal its processor. One that blocks, or spins on memory (as `ib_write_lat` does),
+//! A program that polls in a loop (`ibv_poll_cq`) drives the links itself; a thread that woke for the same bytes
+//! would only steal its processor. A program that blocks, or polls memory (as `ib_write_lat` does),
 //! needs the thread. So the thread is *armed* (sleeps on links) or not:
 //!
 //! ```text
-//!           woke, and the program had spun meanwhile, `patience` times more often than not
+//!           woken by links while the program polled, `patience` times more often than not
 //!   armed ────────────────────────────────────────────────────────────────────▶ disarmed
 //!         ◀────────────────────────────────────────────────────────────────────
 //!           no poll for a tick (1 ms), or the program armed a CQ (it is about to block),
-//!           or a tick found work that the program had not polled for
+//!           or a tick found work that the program had not polled
 //! ```
 //!
 //! In the last case disarming was a mistake, and patience grows; the first tick is a short one, so that a mistake costs little.
-//! Timers are the thread's in both states, and so is what a program has left behind at its last poll, such as
-//! acknowledgements that were to ride on its next request: the thread looks each tick, or each few ticks of a program
-//! that spins. When there was nothing to do for a while, it sleeps soundly until a call leaves something behind and wakes it: a
-//! program that touches its neighbours' memory and nothing else is not disturbed, however much it posts and polls.
+//! The thread handles timers in both states, and also the output that a program left pending at its last poll, such as
+//! acknowledgements that were to be piggybacked on its next request: it checks each tick, or every few ticks while a program
+//! polls. After some time without work it sleeps without a tick until a call leaves output behind and wakes it: a
+//! program that only uses direct mappings of its neighbours' memory is not disturbed, however much it posts and polls.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -47,7 +47,7 @@ pub(crate) struct Polls {
     pub(crate) at: Duration,
 }
 
-/// What the thread has seen of the program.
+/// The thread's observations of the program.
 pub(crate) struct Arming {
     /// When it last looked.
     seen: Polls,
@@ -97,12 +97,12 @@ impl Arming {
     }
 
     /// True if there has been nothing to do for long.
-    pub(crate) fn is_drowsy(&self) -> bool {
+    pub(crate) fn is_quiet_for_long(&self) -> bool {
         self.quiet >= DROWSY
     }
 
-    /// Whether the thread is to be armed, who now is or is not. `by_link`: a link has woken the thread; `did_work`: it
-    /// found something to do there.
+    /// True if the thread is to be armed. `by_link`: a link has woken the thread; `did_work`: it
+    /// found work there.
     pub(crate) fn judge(&mut self, armed: bool, now: Polls, by_link: bool, did_work: bool) -> bool {
         let spins = self.spins(now);
         let has_polled = self.has_polled(now);
@@ -212,10 +212,10 @@ mod tests {
             assert!(arming.judge(true, polls.poll(1), true, true));
             arming.note(true);
         }
-        assert!(!arming.is_drowsy());
+        assert!(!arming.is_quiet_for_long());
         (0..DROWSY).for_each(|_| arming.note(false));
-        assert!(arming.is_drowsy());
+        assert!(arming.is_quiet_for_long());
         arming.note(true);
-        assert!(!arming.is_drowsy());
+        assert!(!arming.is_quiet_for_long());
     }
 }

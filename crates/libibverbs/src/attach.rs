@@ -21,7 +21,7 @@ use crate::process::Process;
 use crate::thread::{self as runtime, Runtime};
 use waiting::EventFd;
 
-/// How long to wait between attempts while nobody listens: the instance is about to be frozen, or
+/// How long to wait between attempts while the node does not listen: the instance is about to be frozen, or
 /// has just been thawed.
 pub(crate) const RETRY: Duration = Duration::from_micros(500);
 
@@ -38,9 +38,9 @@ const ANSWER_MS: libc::c_int = 10_000;
 /// Why the process has no device.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// Nobody listens.
+    /// No process listens.
     NoNode(io::Error),
-    /// Nobody listens where an instance's node should.
+    /// No process listens where an instance's node should.
     NodeAway,
     /// The instance is about to move, or has just moved: the node hung up.
     Later,
@@ -70,7 +70,7 @@ impl Refusal {
         }
     }
 
-    /// What a program finds in `errno` beside an empty list of devices.
+    /// The `errno` for a program that gets an empty list of devices.
     pub(crate) fn errno(&self) -> libc::c_int {
         match self {
             Self::Local(error) => error.raw_os_error().unwrap_or(libc::ENOMEM),
@@ -99,22 +99,22 @@ impl fmt::Display for Refusal {
             Self::NodeAway => {
                 write!(
                     f,
-                    "no RDMA device: the node of this host does not answer; start it, and then the program again"
+                    "no RDMA device: the node of this host does not answer; start the node, then restart the program"
                 )
             }
-            Self::Later => write!(f, "no RDMA device: the instance moves; start the program again"),
+            Self::Later => write!(f, "no RDMA device: the instance is being moved; restart the program"),
             Self::Node(reason) => write!(f, "no RDMA device: the node refused this process: {reason}"),
             Self::Broken(what) => {
                 write!(f, "no RDMA device: {what}; does the node run the same version of transhume?")
             }
             Self::Local(error) => {
-                write!(f, "no RDMA device: {error}; raise the process' limits (ulimit -n, -u)")
+                write!(f, "no RDMA device: {error}; raise the limits of the process (ulimit -n, -u)")
             }
         }
     }
 }
 
-/// What a node says of a process.
+/// The node's answer to a process.
 pub(crate) struct Welcome {
     pub(crate) process: ProcessId,
     pub(crate) fabric: FabricId,
@@ -151,7 +151,7 @@ pub(crate) fn attach() -> Result<&'static Process, Refusal> {
     Ok(shared)
 }
 
-/// A program that starts while its instance moves finds nobody listening for a moment, and for longer while its node is away.
+/// A program that starts while its instance moves finds no listening node for a moment, and for longer while its node is down.
 fn first_connection() -> Result<(OwnedFd, Welcome), Refusal> {
     let is_in_an_instance = env::var_os(INSTANCE_VARIABLE).is_some() || Path::new(CONTAINER_FOLDER).exists();
     let most = if is_in_an_instance { ATTEMPTS_IN_AN_INSTANCE } else { FIRST_ATTEMPTS };
@@ -164,7 +164,7 @@ fn first_connection() -> Result<(OwnedFd, Welcome), Refusal> {
                 attempts += 1;
                 if attempts == 2 * FIRST_ATTEMPTS {
                     debug::tell(
-                        "this instance is being moved, or the node of its host does not answer: the RDMA device is waited for",
+                        "waiting for the RDMA device: this instance is being moved, or the node of its host does not answer",
                     );
                 }
                 thread::sleep(RETRY);
@@ -181,7 +181,7 @@ pub(crate) fn connection(socket: &OwnedFd, resume: Option<ProcessId>) -> Result<
     greet(socket, resume)
 }
 
-/// Says who we are, and waits for the answer.
+/// Sends our identity, and waits for the answer.
 fn greet(socket: &OwnedFd, resume: Option<ProcessId>) -> Result<Welcome, Refusal> {
     let hello = ToNode::Hello { version: VERSION, role: Role::Verbs, resume };
     seqpacket::send(socket.as_fd(), &encode(&hello), &[]).map_err(|error| Refusal::of_greeting(&error))?;
@@ -195,7 +195,7 @@ fn greet(socket: &OwnedFd, resume: Option<ProcessId>) -> Result<Welcome, Refusal
     match decode::<ToProcess>(&packet.bytes) {
         Ok(ToProcess::Welcome { process, fabric, epoch }) => Ok(Welcome { process, fabric, epoch }),
         Ok(ToProcess::Refused { reason }) => Err(Refusal::Node(reason)),
-        Ok(_) => Err(Refusal::Broken("the node's answer is no answer".to_owned())),
+        Ok(_) => Err(Refusal::Broken("malformed answer from the node".to_owned())),
         Err(error) => Err(Refusal::Broken(error.to_string())),
     }
 }

@@ -1,30 +1,31 @@
-//! A lock that costs hardly anything to the one thread that takes it again and again.
+//! A biased lock: nearly free for the one thread that takes it again and again.
 //!
 //! A program that posts and polls in one thread takes the lock some ten million times a second, the library's own
 //! thread a thousand times at most. So the program's thread becomes the lock's *owner*, and takes it by plain stores:
 //!
 //! ```text
-//!  owner                          anybody else, holding the mutex
-//!  inside = 1                     owner = nobody
-//!  ── fence of the compiler ──    ── fence of all threads ──
+//!  owner                          another thread, holding the mutex
+//!  inside = 1                     owner = none
+//!  ── compiler fence ──           ── membarrier ──
 //!  owner still me? go on : back   inside = 0? go on : sleep until woken
 //!  inside = 0 (release)           (acquire)
-//!  ── fence of the compiler ──
+//!  ── compiler fence ──
 //!  owner still me? done : wake
 //! ```
 //!
-//! Who is not the owner takes the mutex and ends the ownership. A thread that has come by the mutex some times in a row
-//! becomes the owner. Who waits for an owner inside has the mutex already, so that the owner cannot come back before.
+//! A thread that is not the owner takes the mutex and revokes the ownership. A thread that has taken the mutex some times in a row
+//! becomes the owner. A thread that waits for an owner inside holds the mutex already, so that the owner cannot re-enter before.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
 use softhca::asymmetric::{Among, light_fence};
 
-use waiting::{KnownGuard, KnownLock, futex, has_known_lock};
+use waiting::{futex, lock};
 
 /// No thread has this identity.
 const NOBODY: usize = 0;
@@ -32,8 +33,8 @@ const NOBODY: usize = 0;
 /// Threads that may come to own one lock; more share the mutex.
 const MOST_OWNERS: usize = 64;
 
-/// A thread that may own the lock. It has a flag of its own: one that is late, and finds that it owns the lock no
-/// longer, must not touch the next owner's. Never freed.
+/// A thread that may own the lock. It has a flag of its own: a thread that finds late that it does not own the lock any
+/// longer must not touch the next owner's flag. Never freed.
 struct Seat {
     thread: usize,
     /// [`INSIDE`] or [`OUTSIDE`].
@@ -45,7 +46,7 @@ const INSIDE: u32 = 1;
 const OUTSIDE: u32 = 0;
 
 impl Seat {
-    /// For who waits to see what an owner has done.
+    /// Futex on which a thread waits for the owner to leave.
     fn is_inside(&self) -> bool {
         self.inside.load(Ordering::Acquire) == INSIDE
     }
@@ -55,20 +56,18 @@ impl Seat {
 const PATIENCE: u32 = 32;
 const MOST_PATIENCE: u32 = 1 << 20;
 
-/// What is behind the lock, and how it is taken.
+/// The protected value, and the state of the lock.
 pub(crate) struct BiasedLock<T> {
     /// The owner's seat, or null.
     owner: AtomicPtr<Seat>,
-    /// The seat of the last owner, who may still be inside, or null. Changed under the mutex.
-    former: AtomicPtr<Seat>,
-    habits: KnownLock<Habits>,
+    habits: Mutex<Habits>,
     value: UnsafeCell<T>,
 }
 
 // SAFETY: the value is handed out to one thread at a time.
 unsafe impl<T: Send> Sync for BiasedLock<T> {}
 
-/// Who comes by the mutex.
+/// Recent takers of the mutex.
 pub(crate) struct Habits {
     last: usize,
     in_a_row: u32,
@@ -77,6 +76,8 @@ pub(crate) struct Habits {
     may_own: bool,
     /// All that have owned the lock.
     seats: Vec<&'static Seat>,
+    /// The seat of the last owner, which may still be inside.
+    former: Option<&'static Seat>,
 }
 
 impl<T> BiasedLock<T> {
@@ -84,13 +85,13 @@ impl<T> BiasedLock<T> {
         let may_own = Among::Threads.register();
         Self {
             owner: AtomicPtr::new(ptr::null_mut()),
-            former: AtomicPtr::new(ptr::null_mut()),
-            habits: KnownLock::new(Habits {
+            habits: Mutex::new(Habits {
                 last: NOBODY,
                 in_a_row: 0,
                 patience: PATIENCE,
                 may_own,
                 seats: Vec::new(),
+                former: None,
             }),
             value: UnsafeCell::new(value),
         }
@@ -112,11 +113,11 @@ impl<T> BiasedLock<T> {
         seat.inside.store(INSIDE, Ordering::Relaxed);
         light_fence();
         let guard = OwnerGuard { lock: self, seat };
-        // Who is late leaves as who is done does: it may be waited for.
+        // A late thread leaves like the owner does: another may wait for it.
         ptr::eq(self.owner.load(Ordering::Relaxed), seat).then_some(guard)
     }
 
-    /// The owner at `seat` goes out, and wakes who has ended its ownership meanwhile.
+    /// The owner at `seat` leaves, and wakes a thread that has revoked its ownership meanwhile.
     #[inline]
     fn leave(&self, seat: &'static Seat) {
         seat.inside.store(OUTSIDE, Ordering::Release);
@@ -130,57 +131,45 @@ impl<T> BiasedLock<T> {
     #[cold]
     pub(crate) fn lock_often(&self) -> Guard<'_, T> {
         let me = this_thread();
-        let mut habits = self.habits.lock();
-        self.end_ownership();
-        let Some(seat) = habits.become_owner(me, self.former()) else {
+        let mut habits = lock(&self.habits);
+        self.end_ownership(&habits);
+        let Some(seat) = habits.become_owner(me) else {
             return Guard::ByMutex { lock: self, _habits: habits };
         };
         seat.inside.store(INSIDE, Ordering::Relaxed);
-        self.former.store(ptr::from_ref(seat).cast_mut(), Ordering::Release);
         self.owner.store(ptr::from_ref(seat).cast_mut(), Ordering::Release);
         Guard::ByOwner(OwnerGuard { lock: self, seat })
     }
 
-    /// Takes the mutex: nobody but an owner who is inside is before the caller from now on.
+    /// Takes the mutex: only an owner that is inside is before the caller from now on.
     pub(crate) fn claim(&self) -> Claim<'_, T> {
-        Claim { lock: self, habits: self.habits.lock() }
+        Claim { lock: self, habits: lock(&self.habits) }
     }
 
-    /// Takes the lock if nobody waits for it or holds it.
+    /// Takes the lock if it is free and uncontended.
     pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
-        let habits = self.habits.try_lock()?;
+        let habits = match self.habits.try_lock() {
+            Ok(habits) => habits,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
         self.owner.store(ptr::null_mut(), Ordering::Relaxed);
         Among::Threads.fence();
-        let is_held = self.former().is_some_and(Seat::is_inside);
+        let is_held = habits.former.is_some_and(Seat::is_inside);
         (!is_held).then_some(Guard::ByMutex { lock: self, _habits: habits })
     }
 
-    /// Takes the lock, for a thread that may have it already, and be in a handler of a signal: `None` if so.
-    pub(crate) fn lock_unless_mine(&self) -> Option<Guard<'_, T>> {
-        (!self.is_mine()).then(|| self.claim().enter())
-    }
-
-    /// In a forked child: no thread owns it, also not the one that forked in a handler of a signal while it was inside.
+    /// In a forked child: no thread owns it, in particular none of the parent's that came to own it after `before`.
     pub(crate) fn disown(&self) {
         self.owner.store(ptr::null_mut(), Ordering::Relaxed);
     }
 
-    fn is_mine(&self) -> bool {
-        let is_inside = self.former().is_some_and(|seat| seat.thread == this_thread() && seat.is_inside());
-        is_inside || has_known_lock()
-    }
-
-    fn former(&self) -> Option<&'static Seat> {
-        // SAFETY: a seat is never freed.
-        unsafe { self.former.load(Ordering::Acquire).as_ref() }
-    }
-
-    /// Waits until nobody holds the lock without the mutex, whose holder calls this.
-    fn end_ownership(&self) {
+    /// Waits until no owner is inside. The caller holds the mutex.
+    fn end_ownership(&self, habits: &Habits) {
         if !self.owner.swap(ptr::null_mut(), Ordering::Relaxed).is_null() {
             Among::Threads.fence();
         }
-        if let Some(seat) = self.former() {
+        if let Some(seat) = habits.former {
             wait_for(seat);
         }
     }
@@ -188,7 +177,7 @@ impl<T> BiasedLock<T> {
 
 impl Habits {
     /// The seat of thread `me`, if it is to own the lock from now on.
-    fn become_owner(&mut self, me: usize, former: Option<&Seat>) -> Option<&'static Seat> {
+    fn become_owner(&mut self, me: usize) -> Option<&'static Seat> {
         self.in_a_row = if self.last == me { self.in_a_row + 1 } else { 0 };
         self.last = me;
         if self.in_a_row < self.patience || !self.may_own {
@@ -196,10 +185,11 @@ impl Habits {
         }
         self.in_a_row = 0;
         let seat = self.seat_of(me)?;
-        if former.is_some_and(|former| former.thread != me) {
+        if self.former.is_some_and(|former| former.thread != me) {
             // Two threads that take turns are better off with the mutex.
             self.patience = (self.patience * 2).min(MOST_PATIENCE);
         }
+        self.former = Some(seat);
         Some(seat)
     }
 
@@ -216,10 +206,10 @@ impl Habits {
     }
 }
 
-/// Waits until the last owner is outside, at last without the processor: the owner may have lost its own.
+/// Waits until the last owner is outside, at last by sleeping: the owner may have lost its processor.
 fn wait_for(owner: &Seat) {
     const SPINS: u32 = 100;
-    /// Who leaves wakes; where the kernel cannot let all threads pass a fence, it may not see that it is to.
+    /// The leaving owner wakes us; without `membarrier` it may not see that it has to.
     const AGES: Duration = Duration::from_millis(1);
     let mut turns = 0;
     while owner.is_inside() {
@@ -243,10 +233,10 @@ fn this_thread() -> usize {
     pointer
 }
 
-/// The lock is held by its owner as long as this lives.
+/// Holds the lock for its owner.
 ///
-/// Apart from [`Guard`], which tells by a byte how it is held. Where that is moved in words, the load of the word waits until all
-/// stores before it have left the processor, also those to a ring whose lines the neighbour has: a quarter of
+/// Separate from [`Guard`], which stores in a byte how it is held. If that were moved in words, the load of the word would wait until all
+/// earlier stores have left the processor, also those to a ring whose lines the neighbour has: a quarter of
 /// a microsecond for each message.
 pub(crate) struct OwnerGuard<'a, T> {
     lock: &'a BiasedLock<T>,
@@ -258,7 +248,7 @@ impl<T> Deref for OwnerGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: whoever has a guard is alone with the value.
+        // SAFETY: the holder of a guard has exclusive access to the value.
         unsafe { &*self.lock.value.get() }
     }
 }
@@ -281,24 +271,24 @@ impl<T> Drop for OwnerGuard<'_, T> {
 /// The mutex is held, and an owner may still be inside.
 pub(crate) struct Claim<'a, T> {
     lock: &'a BiasedLock<T>,
-    habits: KnownGuard<'a, Habits>,
+    habits: MutexGuard<'a, Habits>,
 }
 
 impl<'a, T> Claim<'a, T> {
     /// Ends the ownership, if there is one.
     pub(crate) fn enter(self) -> Guard<'a, T> {
-        self.lock.end_ownership();
+        self.lock.end_ownership(&self.habits);
         Guard::ByMutex { lock: self.lock, _habits: self.habits }
     }
 }
 
-/// The lock is held as long as this lives.
+/// Holds the lock.
 pub(crate) enum Guard<'a, T> {
     ByOwner(OwnerGuard<'a, T>),
     ByMutex {
         lock: &'a BiasedLock<T>,
         /// Unlocked when they are dropped.
-        _habits: KnownGuard<'a, Habits>,
+        _habits: MutexGuard<'a, Habits>,
     },
 }
 
@@ -308,7 +298,7 @@ impl<T> Deref for Guard<'_, T> {
     fn deref(&self) -> &T {
         match self {
             Self::ByOwner(guard) => guard,
-            // SAFETY: whoever has a guard is alone with the value.
+            // SAFETY: the holder of a guard has exclusive access to the value.
             Self::ByMutex { lock, .. } => unsafe { &*lock.value.get() },
         }
     }
@@ -338,7 +328,7 @@ mod tests {
 
     #[test]
     fn threads_of_all_kinds_exclude_each_other() {
-        // Two words that nobody may see apart.
+        // Two words that are always seen together.
         let lock = BiasedLock::new((0u64, 0u64));
         let add = |mut guard: Guard<'_, (u64, u64)>| {
             assert_eq!(guard.0, guard.1);
@@ -380,7 +370,7 @@ mod tests {
     fn a_late_owner_does_not_disturb_the_next_one() {
         let lock = BiasedLock::new(());
         drop(own(&lock));
-        let late = lock.former().unwrap();
+        let late = lock.habits.lock().unwrap().former.unwrap();
         thread::scope(|scope| {
             let (say, hear) = std::sync::mpsc::channel();
             let (end, ended) = std::sync::mpsc::channel::<()>();

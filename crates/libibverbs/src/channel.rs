@@ -14,7 +14,7 @@ use crate::errno;
 use crate::object;
 use crate::process::{Held, Process};
 
-/// What a program's `ibv_comp_channel` lies in.
+/// The object behind a program's `ibv_comp_channel`.
 #[repr(C)]
 pub(crate) struct Channel {
     base: ibv_comp_channel,

@@ -25,24 +25,24 @@ use crate::{
 };
 use waiting::{Acks, EventQueue, Uncancelled};
 
-/// What a program's `ibv_context` lies in.
+/// The object behind a program's `ibv_context`.
 #[repr(C)]
 pub(crate) struct Context {
     verbs: verbs_context,
     pub(crate) process: &'static Process,
     /// Its descriptor is `async_fd`.
     pub(crate) asynchronous: Arc<EventQueue<Raised>>,
-    /// `cmd_fd`. Who duplicates it to share the device hears from [`import`](crate::import) that it cannot be shared.
+    /// `cmd_fd`. A program that duplicates it to share the device learns from [`import`](crate::import) that it cannot be shared.
     _command: OwnedFd,
 }
 
 /// An asynchronous event, which any thread may take.
 pub(crate) struct Raised(pub(crate) ibv_async_event);
 
-// SAFETY: the object that it points at is the program's, who may use it in any thread.
+// SAFETY: the object that it points at is the program's, which may use it in any thread.
 unsafe impl Send for Raised {}
 
-/// What is open as the device: no command goes through it.
+/// The file that is open as the device: no command goes through it.
 const FILE: &str = "/dev/null";
 
 impl Context {

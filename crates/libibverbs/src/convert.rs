@@ -5,7 +5,7 @@ use verbs_abi::{ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp_attr, ibv_qp_cap}
 
 use crate::object;
 
-/// `cur_qp_state` and the states are checked only where the mask says that they count.
+/// `cur_qp_state` and the states are checked only where the mask includes them.
 pub(crate) fn attr_from_c(attr: &ibv_qp_attr, mask: QpAttrMask) -> Result<QpAttr, Errno> {
     Ok(QpAttr {
         state: state_if(mask.contains(QpAttrMask::STATE), attr.qp_state)?,

@@ -17,7 +17,7 @@ use crate::process::{Held, Process, State};
 use crate::{errno, object, thread};
 use waiting::{Acks, PerProcess, sleep};
 
-/// What a program's `ibv_cq` lies in, extended or not.
+/// The object behind a program's `ibv_cq`, extended or not.
 #[repr(C)]
 pub(crate) struct Cq {
     /// Its first part is laid out as `ibv_cq`.
@@ -44,12 +44,12 @@ impl Cq {
         }
     }
 
-    /// Hands the next completions to `take`, at most `room`, and says how many.
+    /// Passes the next completions to `take`, at most `room`, and returns how many.
     #[inline]
     pub(crate) fn poll(&self, room: usize, take: impl FnMut(&Wc)) -> Result<usize, Errno> {
         let (found, crowded) = match self.process.lock_as_owner() {
             Some(mut state) => self.poll_locked(&mut state, room, take),
-            None => self.process.locked_politely(|state| self.poll_locked(state, room, take)),
+            None => self.process.locked_after_yield(|state| self.poll_locked(state, room, take)),
         }?;
         if crowded {
             sleep(NAP);
@@ -57,7 +57,7 @@ impl Cq {
         Ok(found)
     }
 
-    /// The same under the lock; also says whether a nap is due.
+    /// The same under the lock; also returns whether a nap is due.
     #[inline(always)]
     fn poll_locked(
         &self,
@@ -147,7 +147,7 @@ pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_
     let object = unsafe { Cq::of(cq) };
     errno::code(u32::try_from(cqe).map_err(|_| Errno::INVALID).and_then(|depth| {
         let granted = object.process.with(|state| state.device.resize_cq(object.handle, depth))?;
-        // SAFETY: the contract of verbs: nobody else uses the CQ's size meanwhile.
+        // SAFETY: the contract of verbs: no other thread uses the CQ's size meanwhile.
         unsafe { (*cq).cqe = c_int::try_from(granted).unwrap_or(c_int::MAX) };
         Ok(())
     }))
@@ -234,7 +234,7 @@ pub(crate) fn flags(wc: &Wc) -> u32 {
         | flag(wc.has_route, IBV_WC_GRH)
 }
 
-/// `ibv_req_notify_cq`. Who asks for events is about to wait for them.
+/// `ibv_req_notify_cq`. A program that asks for events is about to wait for them.
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     // SAFETY: the contract of verbs.
     let object = unsafe { Cq::of(cq) };

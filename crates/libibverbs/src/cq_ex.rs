@@ -129,7 +129,7 @@ unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: the caller's promise.
     let object = unsafe { Cq::of(cq.cast()) };
     let polled = object.poll(1, |found| {
-        // SAFETY: who holds `polling` is alone at these fields.
+        // SAFETY: the holder of `polling` has exclusive access to these fields.
         unsafe {
             (*cq).status = found.status as u32;
             (*cq).wr_id = found.wr_id;

@@ -1,17 +1,17 @@
-//! Whether others want the processor that a program spins on.
+//! Detects that other threads want the processor on which a program polls.
 //!
-//! No hardware does a peer's part, so a program that spins may keep its own peer, or the peer's thread, from the
-//! processor. A program that was interrupted for long while it polled in vain is taken to share its processor; from then
-//! on, for some times as long, it sleeps a moment between rounds of such polls: what runs seldom costs it little. It does
+//! There is no hardware that does a peer's part, so a program that polls in a loop may keep its own peer, or the peer's thread, from the
+//! processor. A program that was interrupted for long during empty polls is taken to share its processor; from then
+//! on, for a multiple of that time, it sleeps a moment between rounds of empty polls; other threads that run seldom cost it little. It does
 //! not call `sched_yield`: on kernels that let a yielding thread forfeit its time (6.18), thousands of yields a second
-//! unsettle how time is shared among groups, and processes that had nothing to do with either end stood still for seconds.
+//! unsettle the sharing of time among groups, and processes unrelated to either end stood still for seconds.
 
 use std::time::Duration;
 
 /// Polls in vain in a round, some microseconds.
 const ROUND: u32 = 128;
 
-/// What a round lasts longer than its thread ran was another program's slice.
+/// A round that lasts longer than its thread ran was interrupted by another program's slice.
 const INTERRUPTED: Duration = Duration::from_millis(1);
 
 /// Others are taken to want the processor for so many times as long as they had it.
@@ -34,7 +34,7 @@ pub(crate) struct OwnTime {
     pub(crate) ran: Duration,
 }
 
-/// What one process' polls in vain have shown.
+/// The evidence from one process' empty polls.
 #[derive(Default)]
 pub(crate) struct Crowding {
     /// Polls in vain since one that was not.
@@ -43,7 +43,7 @@ pub(crate) struct Crowding {
     begun: Duration,
     /// Until then, rounds are watched.
     watched_until: Duration,
-    /// What the thread's own clock showed then, if rounds are watched.
+    /// The thread's own clock at that time, if rounds are watched.
     own: Option<OwnTime>,
     /// Until then, others are taken to want the processor.
     until: Duration,
@@ -76,7 +76,7 @@ impl Crowding {
         if is_long {
             self.watched_until = now + WATCH;
         }
-        // So does the other clock. It tells apart who was interrupted and who computes between its polls.
+        // So does the other clock. It tells an interrupted thread from one that computes between its polls.
         let own = is_before(now, self.watched_until, WATCH).then(own_clock);
         let before = std::mem::replace(&mut self.own, own);
         if let (true, Some(before), Some(own)) = (is_long, before, own)
@@ -100,7 +100,7 @@ fn is_before(now: Duration, end: Duration, most: Duration) -> bool {
 mod tests {
     use super::*;
 
-    /// A round of polls in vain, at the end of which the clock shows so many microseconds, and the thread's own `ran`. True
+    /// A round of empty polls, at the end of which the clock shows so many microseconds, and the thread's own `ran`. True
     /// if a nap is due.
     fn round(crowding: &mut Crowding, clock: u64, ran: u64) -> bool {
         let own = OwnTime { thread: 1, ran: Duration::from_micros(ran) };

@@ -1,4 +1,4 @@
-//! What the library has to say: on standard error, where it does a program no harm.
+//! Messages of the library on standard error, where they do a program no harm.
 
 use std::env;
 use std::io::{self, Write};
@@ -11,8 +11,8 @@ pub(crate) fn say(message: impl FnOnce() -> String) {
     }
 }
 
-/// Writes one line, the first time that it is called in the process. Programs look for devices again and again, and
-/// need to be told once why there is none.
+/// Writes one line, at the first call in the process only. Programs look for devices again and again, and
+/// need the reason once.
 pub(crate) fn complain_once(message: impl FnOnce() -> String) {
     static COMPLAINED: AtomicBool = AtomicBool::new(false);
     if COMPLAINED.swap(true, Ordering::Relaxed) {

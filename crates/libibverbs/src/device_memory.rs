@@ -1,4 +1,4 @@
-//! Memory of the device. This device is the program, so it is memory like any other.
+//! Device memory. The device is part of the program, so this is ordinary memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -15,16 +15,16 @@ use crate::{errno, object};
 /// How much there is, in bytes.
 pub(crate) const SIZE: usize = 256 * 1024;
 
-/// The words of an allocation. They are shared with whoever has registered them.
+/// The words of an allocation, shared with the regions that register them.
 pub(crate) type DeviceMemory = Arc<[AtomicU64]>;
 
-/// What a program copies begins at a multiple of so many bytes, and is one: a device's memory is reached by words.
+/// Offsets and lengths of copies are multiples of this: device memory is accessed by words.
 const WORD: usize = 4;
 
 /// The strongest alignment that can be asked for, as a power of two: that of a page.
 const MOST_ALIGNED: u32 = 12;
 
-/// What a program's `ibv_dm` lies in.
+/// The object behind a program's `ibv_dm`.
 #[repr(C)]
 struct Dm {
     base: ibv_dm,

@@ -1,9 +1,9 @@
 //! The directory of the fabric ([`fabric::directory`]), offered to this project's `librdmacm.so.1` in a version node
 //! of its own.
 //!
-//! Whoever asks chooses a number, and gets the answer with it from the library's thread. What is not answered is
-//! asked again after a move, and when the coordinator was away; so is what is published. A request may wait for as
-//! long as the coordinator is away: who does not want to wait any longer forgets it.
+//! A caller chooses a number, and gets the answer with it from the library's thread. Unanswered questions are
+//! repeated after a move, and after the coordinator was away; so are publications. A request may wait for as
+//! long as the coordinator is away: a caller that stops waiting forgets it.
 //!
 //! The library itself keeps the members of multicast groups there.
 
@@ -24,7 +24,7 @@ use waiting::lock;
 /// The most requests that are on their way, watches aside: the node need not queue more for us.
 const MAX_UNDER_WAY: usize = 256;
 
-/// The most requests that wait for an answer; of watches, which wait for as long as somebody lives, as many more.
+/// The most requests that wait for an answer; as many more watches, which wait as long as their subject exists.
 const MAX_UNANSWERED: usize = 1 << 14;
 
 /// Begins the keys of multicast groups.
@@ -48,7 +48,7 @@ pub(crate) struct Found {
 /// Called from the library's thread with the number of a request, 0 or an errno, and what was found.
 type OnAnswer = unsafe extern "C" fn(*mut c_void, u64, c_int, *const Found, usize);
 
-/// Who gets the answers.
+/// The receiver of the answers.
 #[derive(Clone, Copy)]
 struct Listener {
     function: OnAnswer,
@@ -61,7 +61,7 @@ unsafe impl Send for Listener {}
 /// A key and a value.
 type Published = (Vec<u8>, Vec<u8>);
 
-/// What this process has said to the directory, and has yet to say.
+/// The messages that this process has sent to the directory, and has yet to send.
 #[derive(Default)]
 pub(crate) struct Directory(Mutex<Inner>);
 
@@ -78,7 +78,7 @@ struct Inner {
     under_way: BTreeSet<u64>,
     /// Keys and values, and whether they are exclusive.
     published: BTreeMap<Published, bool>,
-    /// Multicast groups whose members were asked for, by number.
+    /// Multicast groups with unanswered questions for their members, by number.
     groups: BTreeMap<u64, GroupId>,
     /// The number, less [`OWN`], that the library used last.
     last: u64,
@@ -138,7 +138,7 @@ impl Directory {
         inner.under_way.remove(&number);
     }
 
-    /// What can be sent now.
+    /// The messages that can be sent now.
     pub(crate) fn take_outgoing(&self) -> Vec<(u64, Request)> {
         let mut inner = lock(&self.0);
         let mut outgoing = Vec::new();
@@ -169,7 +169,7 @@ impl Directory {
         unsafe { (listener.function)(listener.context, number, status, found.as_ptr(), found.len()) };
     }
 
-    /// Notes that a request is answered; `None` if nobody waits for it.
+    /// Records the answer to a request; `None` if no caller waits for it.
     fn settle(&self, number: u64, answer: &Answer) -> Option<Listener> {
         let mut inner = lock(&self.0);
         inner.under_way.remove(&number);
@@ -180,7 +180,7 @@ impl Directory {
                 inner.put(number, request);
                 return None;
             }
-            // What was published before is so again, or will be the next time.
+            // Values published before are resent, or will be the next time.
             (Request::Publish { key, value, exclusive }, answer)
                 if number >= OWN || *answer == Answer::Done =>
             {
@@ -192,7 +192,7 @@ impl Directory {
     }
 
     /// Says again what was published and what is unanswered: it may be forgotten, or never have arrived.
-    pub(crate) fn say_again(&self) {
+    pub(crate) fn resend(&self) {
         let inner = &mut *lock(&self.0);
         inner.under_way.clear();
         for ((key, value), exclusive) in mem::take(&mut inner.published) {
@@ -208,16 +208,16 @@ impl Directory {
 
 impl Inner {
     fn queue(&mut self, number: u64, request: Request) -> c_int {
-        // There are no more of these than of values that were published, and one that was not said would be published again.
+        // There are no more of these than published values, and an unsent one would be published again.
         let takes_back = match &request {
-            Request::Withdraw { key, value } => self.take_back(key, value),
+            Request::Withdraw { key, value } => self.withdraw_value(key, value),
             _ => false,
         };
         if !takes_back && self.is_full_for(&request) {
             return libc::EAGAIN;
         }
         if let Request::Publish { key, value, .. } = &request {
-            // One that is said again would come after this.
+            // A resent one would come after this.
             let opposite = Request::Withdraw { key: key.clone(), value: value.clone() };
             self.unanswered.retain(|_, other| *other != opposite);
         }
@@ -232,7 +232,7 @@ impl Inner {
     }
 
     /// Makes a value neither published nor about to be; whether it was. Its answer would make it published again.
-    fn take_back(&mut self, key: &[u8], value: &[u8]) -> bool {
+    fn withdraw_value(&mut self, key: &[u8], value: &[u8]) -> bool {
         let was_published = self.published.remove(&(key.to_vec(), value.to_vec())).is_some();
         let before = self.unanswered.len();
         let same = |other: &Request| matches!(other, Request::Publish { key: k, value: v, .. } if k == key && v == value);
@@ -375,19 +375,19 @@ mod tests {
         assert_eq!(directory.take_outgoing().len(), 2);
         assert!(directory.take_outgoing().is_empty());
         directory.answered(1, &Answer::Done);
-        directory.say_again();
-        directory.say_again();
+        directory.resend();
+        directory.resend();
         let again = directory.take_outgoing();
         let [(number, first), second] = &again[..] else { panic!("{again:?}") };
         assert_eq!((first, second), (&publish("a"), &(2, Request::Look { key: b"k".to_vec() })));
         directory.answered(*number, &Answer::Busy);
         assert_eq!(directory.take_outgoing(), [(*number, publish("a"))]);
         directory.answered(*number, &Answer::Full);
-        directory.say_again();
+        directory.resend();
         assert_eq!(directory.take_outgoing()[0].1, publish("a"), "what was published is not given up");
         directory.ask(3, Request::Withdraw { key: b"k".to_vec(), value: b"a".to_vec() });
         directory.answered(2, &Answer::Found(Vec::new()));
-        directory.say_again();
+        directory.resend();
         assert_eq!(directory.take_outgoing().iter().map(|(number, _)| *number).collect::<Vec<_>>(), [3]);
     }
 
@@ -414,7 +414,7 @@ mod tests {
             }
         };
         assert_eq!(take_all(), 1000);
-        directory.say_again();
+        directory.resend();
         assert_eq!(take_all(), 1000);
     }
 
@@ -434,7 +434,7 @@ mod tests {
         assert_eq!(directory.ask(3, withdraw("a")), 0);
         assert_eq!(directory.ask(4, withdraw("b")), 0, "what is not answered yet is taken back as well");
         assert_eq!(directory.ask(5, withdraw("c")), libc::EAGAIN, "what never was takes no room");
-        directory.say_again();
+        directory.resend();
         let is_published = |request: &Request| matches!(request, Request::Publish { .. });
         assert!(!directory.take_outgoing().iter().any(|(_, request)| is_published(request)));
     }
@@ -446,7 +446,7 @@ mod tests {
         directory.ask(1, publish("a"));
         directory.ask(2, withdraw.clone());
         directory.ask(3, publish("a"));
-        directory.say_again();
+        directory.resend();
         assert_eq!(directory.take_outgoing(), [(3, publish("a"))]);
         directory.answered(3, &Answer::Done);
         directory.ask(4, withdraw.clone());
@@ -481,7 +481,7 @@ mod tests {
         assert_eq!(directory.members(look, &found), None);
         directory.leave(&group);
         directory.take_outgoing();
-        directory.say_again();
+        directory.resend();
         assert!(
             directory.take_outgoing().iter().all(|(_, request)| !matches!(request, Request::Publish { .. }))
         );

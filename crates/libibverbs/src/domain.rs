@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::process::Held;
 use crate::{errno, object};
 
-/// What a program's `ibv_pd` lies in.
+/// The object behind a program's `ibv_pd`.
 #[repr(C)]
 pub(crate) struct Pd {
     base: ibv_pd,
@@ -23,7 +23,7 @@ pub(crate) struct Pd {
 
 starts_with!(Pd, ibv_pd);
 
-/// What a parent domain is made of.
+/// The domains of which a parent domain is made.
 struct Parts {
     pd: *mut ibv_pd,
     /// May be NULL.
@@ -46,7 +46,7 @@ impl Pd {
     }
 }
 
-/// What a program's `ibv_td` lies in.
+/// The object behind a program's `ibv_td`.
 #[repr(C)]
 struct Td {
     base: ibv_td,
@@ -107,8 +107,8 @@ impl Parts {
     }
 }
 
-/// Objects made with it are in the protection domain that it is made of. A thread domain changes nothing, since locks
-/// cost a thread that is alone nothing. Allocators of the program are not used, hence refused.
+/// Objects made with it are in its protection domain. A thread domain changes nothing, since uncontended locks
+/// cost nothing. Allocators of the program are not used, hence refused.
 pub(crate) unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     attr: *mut ibv_parent_domain_init_attr,

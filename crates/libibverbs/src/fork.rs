@@ -1,9 +1,9 @@
 //! `fork`. The device stays with the parent: its memory may be registered and its links carry the
-//! parent's traffic. A child finds its inherited objects dead (`EIO`), and may open the device anew,
+//! parent's traffic. In a child the inherited objects are dead (`EIO`); it may open the device again,
 //! as another process.
 //!
-//! The lock is held across `fork`, so that the child sees no half-done state; others, of which there may be many, the child
-//! has anew ([`PerProcess`](waiting::PerProcess)), or never takes, as the device is not its own. The child then closes
+//! The lock is held across `fork`, so that the child sees no half-done state; of other locks, which may be many, the child
+//! has its own ([`PerProcess`](waiting::PerProcess)), or never takes them, as the device is not its own. The child then closes
 //! its copies of the links and of the connection to the node, so that they end with the parent.
 
 use std::os::fd::RawFd;
@@ -17,7 +17,7 @@ use crate::biased::Guard;
 use crate::devices::ATTACHING;
 use crate::process::{Process, State};
 
-/// What `before` leaves for the other two.
+/// The locks that `before` takes and the other two release.
 struct Held {
     process: &'static Process,
     state: Guard<'static, State>,
@@ -38,12 +38,10 @@ extern "C" fn watch() {
 unsafe extern "C" fn before() {
     let _whole = Uncancelled::new();
     let Some(process) = Process::current() else { return };
-    if let Some(state) = process.lock_for_fork() {
-        let mut held = Held { process, state };
-        held.state.device.before_fork();
-        // SAFETY: a child has another process only when no thread of its parent's is left in it.
-        unsafe { HELD.put(held) };
-    }
+    let mut held = Held { process, state: process.lock_for_fork() };
+    held.state.device.before_fork();
+    // SAFETY: a child has another process only when no thread of its parent's is left in it.
+    unsafe { HELD.put(held) };
 }
 
 unsafe extern "C" fn in_parent() {
@@ -52,21 +50,20 @@ unsafe extern "C" fn in_parent() {
 }
 
 unsafe extern "C" fn in_child() {
-    headroom::start_anew();
+    headroom::reset_in_child();
     waiting::begin_generation();
     let _whole = Uncancelled::new();
-    // SAFETY: the child is new, and who attaches does not fork.
+    // SAFETY: the child is new, and an attaching thread does not fork.
     unsafe { ATTACHING.renew() };
     let Some(held) = HELD.take() else {
-        // It may have been attached since it was looked, or the thread is amid a call: of its links nothing is known here.
+        // Another thread may have attached the process since `before`: its links are not known here.
         if let Some(process) = Process::current() {
             leave(process).into_iter().for_each(close);
         }
         return;
     };
-    let (Held { process, state }, _) = &held;
-    let node = leave(process);
-    state.device.link_descriptors().into_iter().chain(node).for_each(close);
+    let node = leave(held.process);
+    held.state.device.link_descriptors().into_iter().chain(node).for_each(close);
 }
 
 /// Leaves the device to the parent. Returns the child's copy of the connection to the node.

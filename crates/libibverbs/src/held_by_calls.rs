@@ -1,4 +1,4 @@
-//! Locks that one call of the program takes and another leaves.
+//! Locks that one call of the program takes and another releases.
 
 use std::cell::UnsafeCell;
 

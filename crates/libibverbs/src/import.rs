@@ -1,4 +1,4 @@
-//! Objects of other processes. The device is memory of one process, so that there is none to import.
+//! Import of objects of other processes: refused, since the device is memory of one process.
 
 use libc::c_int;
 use softhca::Errno;

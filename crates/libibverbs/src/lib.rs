@@ -15,16 +15,16 @@
 //! ```
 //!
 //! * Objects: [`context`], [`domain`], [`memory`], [`memory_window`], [`cq`], [`cq_ex`], [`channel`], [`srq`], [`qp`], and posting in
-//!   [`post`] and [`wr`]. They live at fixed addresses, and hold the device's handle for the object.
-//! * [`process`]: the one lock ([`biased`]), and what follows each call: events to descriptors.
-//! * [`thread`], [`attach`]: the thread, and when it sleeps on links ("armed").
-//! * [`directory`]: what processes tell each other of themselves, for this project's librdmacm.
+//!   [`post`] and [`wr`]. They are at fixed addresses, and hold the device's handle for the object.
+//! * [`process`]: the one lock ([`biased`]), and the work after each call: events to descriptors.
+//! * [`thread`], [`attach`]: the thread, which sleeps on links while it is "armed".
+//! * [`directory`]: addresses that processes publish for each other, for this project's librdmacm.
 //! * [`fork`]: a child loses the device; the parent keeps it.
 //!
 //! # Rules
 //! * No panic crosses into C: functions are `extern "C"`, in which Rust ends the process instead of unwinding;
-//!   the thread is started through one as well. A panic is a bug here, and half-done state in a
-//!   device must not go on. Where there is no memory nothing new is made, and what is there goes on ([`headroom`]).
+//!   the thread is started through one as well. A panic is a bug here, and a device must not continue with half-done
+//!   state. Without free memory no new objects are made, and the existing ones work on ([`headroom`]).
 //! * No call into the program, and no wait, happens under the lock.
 //! * Pointers that a program passes are as `verbs.h` and its manual pages ask: live objects of this
 //!   library, arrays as long as stated. The comments on `unsafe` call this *the contract of verbs*.

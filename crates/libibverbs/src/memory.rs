@@ -11,7 +11,7 @@ use crate::domain::Pd;
 use crate::process::{Held, State};
 use crate::{areas, errno, object};
 
-/// What a program's `ibv_mr` lies in.
+/// The object behind a program's `ibv_mr`.
 #[repr(C)]
 pub(crate) struct Mr {
     base: ibv_mr,
@@ -91,11 +91,11 @@ pub(crate) unsafe fn give(
 /// A page of x86-64.
 pub(crate) const PAGE: usize = 4096;
 
-/// Refuses memory that is not there, and such that the program may not read, or not write although `access` says that
-/// it is written: pinning it for hardware would fail as well.
+/// Refuses memory that is not mapped, not readable, or not writable although `access` includes
+/// writes: pinning it for hardware would fail as well.
 ///
 /// # Errors
-/// `EFAULT`; `EINVAL` for no bytes at all, or past the end of all addresses.
+/// `EFAULT`; `EINVAL` for no bytes, or past the end of the address space.
 pub(crate) fn check_mapped(addr: *mut c_void, length: usize, access: Access) -> Result<(), Errno> {
     let start = addr as usize & !(PAGE - 1);
     let end = (addr as usize).checked_add(length).and_then(|end| end.checked_next_multiple_of(PAGE));

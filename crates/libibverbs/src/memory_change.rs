@@ -1,4 +1,4 @@
-//! Memory regions that change, that are nowhere, and advice about them.
+//! Re-registration of memory regions, null regions, and `ibv_advise_mr`.
 
 use libc::{c_int, c_void};
 use softhca::{Errno, Rereg, Sge};

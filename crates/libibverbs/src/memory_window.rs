@@ -15,7 +15,7 @@ use crate::{errno, object};
 /// Keys of one window: the lowest byte goes round.
 const KEYS: u32 = 0xff;
 
-/// What a program's `ibv_mw` lies in.
+/// The object behind a program's `ibv_mw`.
 #[repr(C)]
 struct Mw {
     base: ibv_mw,
@@ -111,7 +111,7 @@ pub(crate) unsafe fn binding(mw: *mut ibv_mw, rkey: u32, info: &ibv_mw_bind_info
     Ok(SendOp::Bind(Binding {
         key: rkey,
         lkey: region.map_or(0, |mr| mr.lkey),
-        // Programs name local rights as well, of which a window has none, and no hardware minds.
+        // Programs include local rights as well, which a window does not have, and hardware ignores that.
         access: Access::from_bits(info.mw_access_flags).ok_or(Errno::INVALID)? - Access::LOCAL_WRITE,
         va: info.addr,
         length,

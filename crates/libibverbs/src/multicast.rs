@@ -1,4 +1,4 @@
-//! Multicast: a process is a member of the groups that its queue pairs receive from, and the fabric's directory knows.
+//! Multicast: a process is a member of the groups of its queue pairs, and publishes that in the fabric's directory.
 
 use libc::c_int;
 use softhca::{Device, Errno, GroupId, Qp as Handle};
@@ -8,7 +8,7 @@ use crate::directory::Directory;
 use crate::errno;
 use crate::qp::Qp;
 
-/// Groups are told apart by their GIDs: a LID is not needed.
+/// Groups are identified by their GIDs: a LID is not needed.
 pub(crate) unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
     // SAFETY: the contract of verbs.
     let (qp, group) = unsafe { (Qp::of(qp), (*gid).raw) };

@@ -1,4 +1,4 @@
-//! Objects that a program holds: a C structure first, then what is ours.
+//! Objects that a program holds: a C structure first, then our fields.
 
 use std::mem::MaybeUninit;
 

@@ -28,13 +28,13 @@ pub(crate) unsafe extern "C" fn post_send(
         // SAFETY: the contract of verbs.
         Some(mut state) => unsafe { post_locked(&mut state, qp, &mut next) },
         // SAFETY: as above.
-        None => qp.process.locked_politely(|state| unsafe { post_locked(state, qp, &mut next) }),
+        None => qp.process.locked_after_yield(|state| unsafe { post_locked(state, qp, &mut next) }),
     };
     // SAFETY: the contract of verbs: `bad` can be written.
     unsafe { report(posted, next, bad) }
 }
 
-/// Posts a list under the lock, and passes on what that has brought about. On an error `next` is the request that was
+/// Posts a list under the lock, and handles the consequences. On an error `next` is the request that was
 /// not posted.
 ///
 /// # Safety
@@ -53,9 +53,9 @@ unsafe fn post_locked(state: &mut State, qp: &Qp, next: &mut *mut ibv_send_wr) -
     posted
 }
 
-/// Does the plain WRITEs that a list begins with, and leaves the rest in `next`.
+/// Executes the plain WRITEs at the start of a list, and leaves the rest in `next`.
 ///
-/// They cost the program little more than their instructions, and here these are some 150 instead of the 240 of [`post_sends`].
+/// They cost the program little more than their instructions: some 150 here instead of the 240 of [`post_sends`].
 ///
 /// # Safety
 /// `next` is NULL or a live list, whose arrays are as long as it says.
@@ -103,7 +103,7 @@ unsafe fn piece(wr: &ibv_send_wr) -> &[Sge] {
 /// Rings the doorbell if anything waits for it, and passes on what posting has brought about.
 #[inline(always)]
 pub(crate) fn ring(qp: &Qp, state: &mut State, queued: bool) {
-    /// What a post that looks at the link as well, and takes so much longer than a poll, counts for.
+    /// The weight of a post that drives the link as well, and takes so much longer than a poll.
     const POLLS: u32 = 4;
     let looked = queued && state.device.defer_doorbell(qp.handle);
     if looked | state.device.look_after_many(qp.handle) {
@@ -114,7 +114,7 @@ pub(crate) fn ring(qp: &Qp, state: &mut State, queued: bool) {
     }
 }
 
-/// Posts each request of a list until one is refused, which is then left in `next`. Also says whether any waits for the
+/// Posts each request of a list until one is refused, which is then left in `next`. Also returns whether any waits for the
 /// doorbell.
 ///
 /// # Safety
@@ -147,7 +147,7 @@ unsafe fn post_sends(device: &mut Device, qp: &Qp, next: &mut *mut ibv_send_wr) 
     (queued, Ok(()))
 }
 
-/// What is done by the million a second, with one piece of memory: it need not become a request of the device first.
+/// The frequent requests, with one piece of memory: they need not be converted to a request of the device first.
 enum Frequent<'a> {
     Rdma(Rdma<'a>),
     Send(PlainSend<'a>),
@@ -313,13 +313,13 @@ pub(crate) unsafe extern "C" fn post_recv(
         // SAFETY: the contract of verbs.
         Some(mut state) => unsafe { post_recv_locked(&mut state, qp, &mut next) },
         // SAFETY: as above.
-        None => qp.process.locked_politely(|state| unsafe { post_recv_locked(state, qp, &mut next) }),
+        None => qp.process.locked_after_yield(|state| unsafe { post_recv_locked(state, qp, &mut next) }),
     };
     // SAFETY: the contract of verbs.
     unsafe { report(posted, next, bad) }
 }
 
-/// Posts a list under the lock, and passes on what that has brought about. On an error `next` is the receive that was
+/// Posts a list under the lock, and handles the consequences. On an error `next` is the receive that was
 /// not posted.
 ///
 /// # Safety

@@ -42,13 +42,13 @@ pub(crate) struct Objects {
 }
 
 impl Objects {
-    /// One opener of `handle` has destroyed `qp`. False if it was the only one: then it is to go itself.
+    /// One opener of `handle` has destroyed `qp`. False if it was the only one: then the queue pair itself is to be destroyed.
     pub(crate) fn forget_opening(&mut self, handle: softhca::Qp, qp: *mut ibv_qp) -> bool {
         let Some(others) = self.opened_again.get_mut(&handle) else { return false };
         match others.iter().position(|Held(other)| *other == qp) {
             Some(at) => drop(others.remove(at)),
             None => match others.pop() {
-                // Events go to one of those who are left.
+                // Events go to one of the remaining openers.
                 Some(other) => drop(self.qps.insert(handle, other)),
                 None => return false,
             },
@@ -57,7 +57,7 @@ impl Objects {
     }
 }
 
-/// What the thread sleeps by.
+/// The timers and descriptors on which the thread sleeps.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Known {
     /// [`Device::waiting`].
@@ -72,7 +72,7 @@ impl Known {
     }
 }
 
-/// What the lock guards.
+/// The state that the lock guards.
 pub(crate) struct State {
     pub(crate) device: Device,
     pub(crate) objects: Objects,
@@ -81,10 +81,10 @@ pub(crate) struct State {
     pub(crate) crowding: Crowding,
     /// The thread sleeps on links. Otherwise it leaves them to the program, which spins.
     pub(crate) armed: bool,
-    /// What the thread took into account when it went to sleep.
+    /// The state of the device when the thread went to sleep.
     pub(crate) known: Known,
-    /// The thread sleeps without a tick, and does not look by itself what a program has left behind.
-    pub(crate) sound_asleep: bool,
+    /// The thread sleeps without a tick, and does not check for pending output of the program.
+    pub(crate) sleeps_without_tick: bool,
     events: Vec<Event>,
 }
 
@@ -95,7 +95,7 @@ const YIELD_BUDGET: u32 = 16;
 pub(crate) struct Process {
     pub(crate) identity: ProcessId,
     pub(crate) fabric: FabricId,
-    /// What the device can have: known also to a child of a fork.
+    /// The limits of the device: known also to a child of a fork.
     pub(crate) limits: Limits,
     state: BiasedLock<State>,
     /// How often calls of the program still yield to the thread that waits for the lock. A program that polls in a loop would
@@ -131,7 +131,7 @@ impl Process {
             crowding: Crowding::default(),
             armed: true,
             known: Known::default(),
-            sound_asleep: false,
+            sleeps_without_tick: false,
             events: Vec::new(),
         };
         Self {
@@ -160,10 +160,10 @@ impl Process {
     pub(crate) fn make_current(&'static self) {
         CURRENT.store(ptr::from_ref(self).cast_mut(), Ordering::Release);
         // SAFETY: the function may run at any exit: it does not wait for the lock.
-        unsafe { libc::atexit(send_the_last) };
+        unsafe { libc::atexit(flush_at_exit) };
     }
 
-    /// In a forked child: the device stays with the parent, and the child may attach anew.
+    /// In a forked child: the device stays with the parent, and the child may attach again.
     pub(crate) fn leave_to_parent(&self) {
         self.forked.store(true, Ordering::Relaxed);
         self.state.disown();
@@ -191,7 +191,7 @@ impl Process {
         })
     }
 
-    /// Runs `work` under the lock, for the program. Who changes more than memory calls [`Self::attend`] at the end.
+    /// Runs `work` under the lock, for the program. Callers that change more than memory call [`Self::attend`] at the end.
     ///
     /// # Errors
     /// `EIO` in a forked child; otherwise those of `work`.
@@ -199,7 +199,7 @@ impl Process {
     pub(crate) fn locked<R>(&self, work: impl FnOnce(&mut State) -> Result<R, Errno>) -> Result<R, Errno> {
         match self.state.lock_as_owner() {
             Some(mut state) => work(&mut state),
-            None => self.locked_politely(work),
+            None => self.locked_after_yield(work),
         }
     }
 
@@ -222,7 +222,7 @@ impl Process {
     /// `EIO` in a forked child, where no thread owns it; otherwise those of `work`.
     #[cold]
     #[inline(never)]
-    pub(crate) fn locked_politely<R>(
+    pub(crate) fn locked_after_yield<R>(
         &self,
         work: impl FnOnce(&mut State) -> Result<R, Errno>,
     ) -> Result<R, Errno> {
@@ -254,30 +254,30 @@ impl Process {
         self.program_waits.load(Ordering::Relaxed) != 0
     }
 
-    /// Wakes the thread if it sleeps by something that has changed: a timer, or what to sleep on. So too
-    /// if nobody else would send what this call has left to be sent, should the program not call again.
+    /// Wakes the thread if a timer or descriptor on which it sleeps has changed. Also
+    /// if no other thread would send the pending output of this call, should the program not call again.
     fn tell_thread(&self, state: &mut State) {
         let now = Known::of(&state.device);
         let timer = now.waiting > state.known.waiting;
         let links = state.armed && now.waitables != state.known.waitables;
-        if timer || links || state.sound_asleep && state.device.has_output() {
+        if timer || links || state.sleeps_without_tick && state.device.has_output() {
             state.known = now;
-            state.sound_asleep = false;
+            state.sleeps_without_tick = false;
             self.wake.signal();
         }
     }
 
     /// The lock, for the thread, with precedence over the program.
-    pub(crate) fn lock_first(&self) -> Guard<'_, State> {
+    pub(crate) fn lock_with_priority(&self) -> Guard<'_, State> {
         self.yield_budget.store(YIELD_BUDGET, Ordering::Relaxed);
         let claim = self.state.claim();
         self.yield_budget.store(0, Ordering::Relaxed);
         claim.enter()
     }
 
-    /// The lock, as `fork` takes it. `None` if the thread that forks has it, in a signal handler.
-    pub(crate) fn lock_for_fork(&self) -> Option<Guard<'_, State>> {
-        self.state.lock_unless_mine()
+    /// The lock, as `fork` takes it.
+    pub(crate) fn lock_for_fork(&self) -> Guard<'_, State> {
+        self.state.claim().enter()
     }
 
     /// Passes on what the device has to say.
@@ -288,7 +288,7 @@ impl Process {
         }
     }
 
-    /// Has the thread ask who the members of multicast groups are.
+    /// Makes the thread ask for the members of multicast groups.
     fn ask_for_members(&self, state: &mut State) {
         let mut groups = Vec::new();
         state.device.take_group_requests(&mut groups);
@@ -329,7 +329,7 @@ const LAST_LOCK: Duration = Duration::from_millis(100);
 
 /// Sends what would go with the process: acknowledgements that peers wait for, and datagrams, which the program takes
 /// for sent.
-extern "C" fn send_the_last() {
+extern "C" fn flush_at_exit() {
     let process = Process::current().filter(|process| !process.forked.load(Ordering::Relaxed));
     let Some(process) = process else { return };
     let begun = Instant::now();

@@ -28,7 +28,7 @@ use crate::xrc::Xrcd;
 use crate::{errno, object};
 use waiting::{Acks, PerProcess};
 
-/// What a program's `ibv_qp` lies in, extended or not.
+/// The object behind a program's `ibv_qp`, extended or not.
 #[repr(C)]
 pub(crate) struct Qp {
     base: ibv_qp_ex,

@@ -1,4 +1,4 @@
-//! What the device and its port are.
+//! The attributes of the device and its port.
 
 use std::ffi::c_char;
 use std::mem::offset_of;

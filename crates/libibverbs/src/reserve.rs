@@ -1,6 +1,6 @@
-//! A socket for the next connection to a node, made before it is needed.
+//! A reserved socket for the next connection to a node.
 //!
-//! A program may use up its descriptors and take each that becomes free. It is moved nevertheless, and keeps its connections.
+//! A program may use up its descriptors, and take each that becomes free. It can be moved nevertheless, and keeps its connections.
 
 use std::io;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -32,7 +32,7 @@ impl Reserve {
     /// The one that is there.
     pub(crate) fn kept(&self) -> Option<OwnedFd> {
         let fd = self.0.swap(NONE, Ordering::Relaxed);
-        // SAFETY: whoever takes the number out of here owns it.
+        // SAFETY: the taker of the number owns it.
         (fd != NONE).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
     }
 

@@ -21,7 +21,7 @@ use waiting::Acks;
 const MAX_WR: u32 = 1;
 const LIMIT: u32 = 2;
 
-/// What a program's `ibv_srq` lies in.
+/// The object behind a program's `ibv_srq`.
 #[repr(C)]
 pub(crate) struct Srq {
     base: ibv_srq,
@@ -87,7 +87,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     errno::object(|| xrc.and_then(|xrc| unsafe { create((*init).pd, &mut *init.cast(), xrc) }))
 }
 
-/// What makes an SRQ one of extended reliable connections, or nothing.
+/// The extended attributes of an SRQ for extended reliable connections, or none.
 ///
 /// # Safety
 /// The objects that `init` names are of this library.

@@ -1,4 +1,4 @@
-//! What stands behind symbols that this device has no use for; `symbols.list` says which.
+//! The implementations of symbols that this device does not use; `symbols.list` says which.
 //!
 //! Providers such as libmlx5 register with the library from their constructors and drive devices
 //! with its private functions. Here they find no device, so that only registration is ever called:

@@ -1,6 +1,6 @@
 //! The thread `transhume-rdma`: the attach socket, timers, and links while the program does not poll.
 //!
-//! When it sleeps on links is the matter of [`crate::arming`].
+//! [`crate::arming`] decides when it sleeps on links.
 //!
 //! # Moves
 //!
@@ -32,7 +32,7 @@ const SLICE: Duration = Duration::from_micros(100);
 /// Ticks in a row for which the thread only looks whether the program still polls.
 const GLANCES: u32 = 16;
 
-/// While the thread sleeps soundly, each call of the program looks at all links for what it has left there: at so many at most.
+/// While the thread sleeps without a tick, each call of the program checks all links for pending output: at so many at most.
 const FEW_LINKS: usize = 16;
 
 /// Between attempts to reach a node that went away without a word: it restarts.
@@ -47,7 +47,7 @@ enum Node {
     Suspended,
 }
 
-/// What the thread does next.
+/// The thread's next action.
 enum Next {
     Again,
     /// `None`: until something happens.
@@ -56,7 +56,7 @@ enum Next {
     Doze,
 }
 
-/// What woke the thread.
+/// The cause of a wake-up.
 #[derive(Default)]
 struct Woken {
     node: bool,
@@ -65,7 +65,7 @@ struct Woken {
     call: bool,
 }
 
-/// What the thread owns.
+/// The state of the thread.
 pub(crate) struct Runtime {
     process: &'static Process,
     node: Node,
@@ -74,7 +74,7 @@ pub(crate) struct Runtime {
     waitables: Vec<Waitable>,
     /// Turns without a sleep so far.
     restless: u32,
-    /// What ended the last sleep, until it has been judged.
+    /// The cause of the last wake-up, until it has been judged.
     woken: Option<Woken>,
     arming: Arming,
     acks: HeldAcks,
@@ -102,9 +102,9 @@ unsafe extern "C" fn run(runtime: *mut Runtime) {
     }
 }
 
-/// Asks the scheduler for short time slices. Among equals, whoever asks for less gets the processor sooner:
-/// a wake-up then does not wait for the end of the slice of a program that spins on memory. Kernels
-/// before 6.12 do not know it; nothing but time is lost.
+/// Asks the scheduler for short time slices. Among equals, a thread with a shorter slice gets the processor sooner:
+/// a wake-up then does not wait for the end of the slice of a program that polls memory. Kernels
+/// before 6.12 do not support it; only time is lost.
 fn prefer_short_slices() {
     /// `struct sched_attr` as far as it was first defined.
     #[repr(C)]
@@ -167,7 +167,7 @@ impl Runtime {
     /// Does what there is to do, and sleeps until there is more.
     fn turn(&mut self) {
         let process = self.process;
-        let mut state = process.lock_first();
+        let mut state = process.lock_with_priority();
         let next = self.prepare(&mut state);
         let wanted = self.take_wanted(&mut state);
         drop(state);
@@ -180,7 +180,7 @@ impl Runtime {
                 if process.is_wanted() {
                     thread::sleep(NAP);
                 }
-                return self.hear_node();
+                return self.read_node_messages();
             }
         };
         self.attend_node(woken.node);
@@ -188,8 +188,8 @@ impl Runtime {
     }
 
     /// Attends to the node now and then while there is no sleep: links that never rest must not keep a move waiting.
-    fn hear_node(&mut self) {
-        /// Turns, each of which moves up to half a megabyte.
+    fn read_node_messages(&mut self) {
+        /// Rounds, each of which moves up to half a megabyte.
         const SELDOM: u32 = 16;
         self.restless = self.restless.wrapping_add(1);
         if self.restless.is_multiple_of(SELDOM) {
@@ -199,7 +199,7 @@ impl Runtime {
         }
     }
 
-    /// Drives links and timers, and says what is next.
+    /// Drives links and timers, and returns the next action.
     fn prepare(&mut self, state: &mut State) -> Next {
         let now = now();
         let woken = self.woken.take();
@@ -223,14 +223,15 @@ impl Runtime {
         }
         state.known = Known::of(&state.device);
         self.waitables.clear();
-        // Who is disarmed leaves what is there to the program.
+        // While disarmed, the thread leaves available work to the program.
         if state.armed && (progress.more || !state.device.prepare_to_sleep()) {
             return Next::Again;
         }
         if state.armed {
             state.device.waitables(&mut self.waitables);
         }
-        state.sound_asleep = state.armed && self.arming.is_drowsy() && !state.device.has_output();
+        state.sleeps_without_tick =
+            state.armed && self.arming.is_quiet_for_long() && !state.device.has_output();
         if !state.armed && progress.next_deadline.is_none() && matches!(self.node, Node::Attached(_)) {
             return Next::Doze;
         }
@@ -238,7 +239,7 @@ impl Runtime {
         if holds {
             self.acks.leave(state.device.acks_sent());
         }
-        let tick = (!state.sound_asleep).then_some(if holds { HOLD } else { TICK });
+        let tick = (!state.sleeps_without_tick).then_some(if holds { HOLD } else { TICK });
         let retry = match self.node {
             Node::Attached(_) => None,
             Node::Lost => Some(NODE_RETRY),
@@ -254,7 +255,7 @@ impl Runtime {
             // A program that spins sends them itself as soon as a poll finds nothing.
             return self.arming.spins(self.polls(now));
         }
-        self.acks.may_be_left(state.device.acks_sent(), link)
+        self.acks.may_be_delayed(state.device.acks_sent(), link)
     }
 
     /// The program's polls so far; `at`: the time.
@@ -369,7 +370,7 @@ impl Runtime {
         }
     }
 
-    /// Takes what the node has said. Every turn looks at every link, so that a turn for each message would make a thousand new links
+    /// Handles messages of the node. Every round looks at every link, so a round for each message would make a thousand new links
     /// cost a million looks.
     fn receive_waiting(&mut self) {
         /// Links must not wait for ever.
@@ -387,7 +388,7 @@ impl Runtime {
     /// Takes one message from the node.
     fn receive(&mut self) {
         let Node::Attached(socket) = &self.node else { return };
-        // A process that may have no more descriptors gets no link then, and keeps those that it has.
+        // A process that has no free descriptor gets no link then, and keeps the existing ones.
         let packet = match seqpacket::receive_what_fits(socket.as_fd()) {
             Ok(packet) if !packet.bytes.is_empty() => packet,
             Ok(_) | Err(_) => {
@@ -398,7 +399,7 @@ impl Runtime {
         match decode(&packet.bytes) {
             Ok(message) => self.handle(message, packet.descriptors),
             Err(error) => {
-                debug::say(|| format!("from the node: {error}"));
+                debug::say(|| format!("malformed message from the node: {error}"));
                 self.hang_up(Node::Lost);
             }
         }
@@ -409,7 +410,7 @@ impl Runtime {
             ToProcess::LinkUp { peer, epoch, transport } => self.link_up(peer, epoch, transport, descriptors),
             ToProcess::LinkRefused { peer, reason } => {
                 self.asked.remove(&peer);
-                self.process.lock_first().device.link_refused(peer, reason, now());
+                self.process.lock_with_priority().device.link_refused(peer, reason, now());
             }
             ToProcess::Nudge { peer } => self.nudge(peer),
             ToProcess::Suspend => self.suspend(),
@@ -417,7 +418,7 @@ impl Runtime {
                 self.learn_members(number, &answer);
                 self.process.directory.answered(number, &answer);
             }
-            ToProcess::DirectoryBack => self.process.directory.say_again(),
+            ToProcess::DirectoryBack => self.process.directory.resend(),
             ToProcess::Welcome { .. }
             | ToProcess::Refused { .. }
             | ToProcess::Farewell
@@ -426,10 +427,10 @@ impl Runtime {
         }
     }
 
-    /// Tells the device who the members of a multicast group are, if that is what `answer` is about.
+    /// Passes the members of a multicast group to the device, if `answer` is about that.
     fn learn_members(&self, number: u64, answer: &Answer) {
         let Some((group, members)) = self.process.directory.members(number, answer) else { return };
-        let mut state = self.process.lock_first();
+        let mut state = self.process.lock_with_priority();
         state.device.learn_members(group, members);
         self.process.deliver(&mut state);
     }
@@ -437,12 +438,12 @@ impl Runtime {
     fn link_up(&mut self, peer: ProcessId, epoch: Epoch, transport: Transport, descriptors: Vec<OwnedFd>) {
         self.asked.remove(&peer);
         match stream(transport, descriptors, self.process.identity < peer) {
-            Ok(stream) => self.process.lock_first().device.link_up(peer, epoch, stream),
+            Ok(stream) => self.process.lock_with_priority().device.link_up(peer, epoch, stream),
             Err(error) => {
                 debug::say(|| format!("a link to {peer} failed: {error}"));
                 // It is this process that lacks something, for as long as it likes.
                 let reason = fabric::attach::LinkRefusal::Moving;
-                self.process.lock_first().device.link_refused(peer, reason, now());
+                self.process.lock_with_priority().device.link_refused(peer, reason, now());
             }
         }
     }
@@ -450,7 +451,7 @@ impl Runtime {
     /// Ends the connection to the node.
     fn hang_up(&mut self, from_now_on: Node) {
         {
-            let _unforked = self.process.lock_first();
+            let _unforked = self.process.lock_with_priority();
             self.process.node.store(-1, Ordering::Relaxed);
             self.node = from_now_on;
         }
@@ -459,7 +460,7 @@ impl Runtime {
 
     /// The peer wants a link, and it is ours to ask for it.
     fn nudge(&mut self, peer: ProcessId) {
-        let mut state = self.process.lock_first();
+        let mut state = self.process.lock_with_priority();
         if !self.asked.contains(&peer) && !state.wanted_links.contains(&peer) {
             state.wanted_links.push(peer);
         }
@@ -468,7 +469,7 @@ impl Runtime {
     fn suspend(&mut self) {
         let start = Instant::now();
         let suspended = {
-            let mut state = self.process.lock_first();
+            let mut state = self.process.lock_with_priority();
             let suspended = state.device.suspend(now());
             self.process.deliver(&mut state);
             state.wanted_links.clear();
@@ -496,7 +497,7 @@ impl Runtime {
         match attach::connection(&socket, Some(self.process.identity)) {
             Ok(welcome) if welcome.process == self.process.identity => self.resume(socket, &welcome),
             Ok(_) => {
-                debug::say(|| "the node takes this process for another one".to_owned());
+                debug::say(|| "the node assigned another identity to this process".to_owned());
                 self.give_up(socket);
             }
             // It is not connected, and can be the next time.
@@ -516,21 +517,21 @@ impl Runtime {
 
     /// The socket for the next connection. A child of a fork knows it, and does not keep it.
     fn take_reserve(&self) -> io::Result<OwnedFd> {
-        let _unforked = self.process.lock_first();
+        let _unforked = self.process.lock_with_priority();
         let socket = self.process.reserve.take()?;
         self.process.node.store(socket.as_raw_fd(), Ordering::Relaxed);
         Ok(socket)
     }
 
     fn keep(&self, socket: OwnedFd) {
-        let _unforked = self.process.lock_first();
+        let _unforked = self.process.lock_with_priority();
         self.process.node.store(-1, Ordering::Relaxed);
         self.process.reserve.put(socket);
     }
 
     fn give_up(&self, socket: OwnedFd) {
         {
-            let _unforked = self.process.lock_first();
+            let _unforked = self.process.lock_with_priority();
             self.process.node.store(-1, Ordering::Relaxed);
             drop(socket);
         }
@@ -539,9 +540,9 @@ impl Runtime {
 
     fn resume(&mut self, socket: OwnedFd, welcome: &Welcome) {
         let start = Instant::now();
-        let mut state = self.process.lock_first();
+        let mut state = self.process.lock_with_priority();
         let suspended = matches!(self.node, Node::Suspended);
-        // It was moved while it had no node that could tell it: peers refuse what it says for its last place.
+        // It was moved while it had no node that could notify it: peers refuse messages with its previous epoch.
         let moved = state.device.epoch() != welcome.epoch;
         if moved && !suspended {
             state.device.suspend(now());
@@ -556,7 +557,7 @@ impl Runtime {
         self.process.node.store(socket.as_raw_fd(), Ordering::Relaxed);
         self.node = Node::Attached(socket);
         self.process.reserve.fill();
-        self.process.directory.say_again();
+        self.process.directory.resend();
         self.ask_for(wanted);
         if let Node::Attached(socket) = &self.node
             && say(socket, &ToNode::Resumed { elapsed_us: microseconds(start) }).is_err()

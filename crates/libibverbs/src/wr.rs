@@ -39,7 +39,7 @@ pub(crate) struct Batch {
     mistake: Option<Errno>,
 }
 
-/// What `ibv_wr_*` post with.
+/// The state with which `ibv_wr_*` post.
 #[derive(Default)]
 pub(crate) struct Posting {
     /// Held from `wr_start` to `wr_complete` or `wr_abort`.
@@ -169,7 +169,7 @@ pub(crate) fn extended(mut qp: ibv_qp_ex, kind: QpKind) -> ibv_qp_ex {
 /// # Safety
 /// The caller is between `wr_start` and `wr_complete`, and so holds the QP's `posting`.
 unsafe fn batch<'a>(qp: *mut ibv_qp_ex) -> &'a mut Batch {
-    // SAFETY: who holds `posting` is alone at the batch.
+    // SAFETY: the holder of `posting` has exclusive access to the batch.
     unsafe { &mut *Qp::of(qp.cast()).posting.get().batch.get() }
 }
 

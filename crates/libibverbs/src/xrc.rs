@@ -28,12 +28,12 @@ pub(crate) struct Opened {
     times: u32,
 }
 
-/// What a program's `ibv_xrcd` lies in.
+/// The object behind a program's `ibv_xrcd`.
 #[repr(C)]
 pub(crate) struct Xrcd {
     base: ibv_xrcd,
     pub(crate) handle: softhca::Xrcd,
-    /// `None`: nobody else can open it.
+    /// `None`: no other process can open it.
     file: Option<File>,
 }
 

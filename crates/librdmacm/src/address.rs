@@ -39,8 +39,8 @@ pub(crate) unsafe fn read(address: *const sockaddr) -> Result<SocketAddr> {
     }
 }
 
-/// Whether who is bound to `ip` is bound to no address of its own. As in the kernel, that is so with a loopback address
-/// too: nobody has a device for it, and libfabric listens at `localhost` when it means any address.
+/// True if a socket bound to `ip` is bound to no address of its own. As in the kernel, that holds for a loopback address
+/// too: no device has it, and libfabric listens at `localhost` when it means any address.
 pub(crate) fn is_any(ip: IpAddr) -> bool {
     ip.is_unspecified() || ip.to_canonical().is_loopback()
 }
@@ -84,7 +84,7 @@ pub(crate) fn store(address: SocketAddr) -> (sockaddr_storage, socklen_t) {
 /// The address from which this instance would send to `destination`. Multicast needs no route.
 ///
 /// # Errors
-/// `ENETUNREACH` and the like: there is no way.
+/// `ENETUNREACH` and the like: there is no route.
 pub(crate) fn source_for(destination: SocketAddr) -> Result<IpAddr> {
     let socket = KernelSocket::new(&destination)?;
     // Nothing is sent; the port only has to be one.
@@ -99,8 +99,8 @@ pub(crate) fn source_for(destination: SocketAddr) -> Result<IpAddr> {
     }
 }
 
-/// A UDP socket of the kernel's. The C library's functions are not asked for it: `librspreload.so` has its own in their
-/// place, which make sockets of this library, and those know of no way.
+/// A UDP socket of the kernel, made by system call: `librspreload.so` replaces the C library's functions,
+/// and its sockets of this library know no routes.
 struct KernelSocket(OwnedFd);
 
 impl KernelSocket {
@@ -109,7 +109,7 @@ impl KernelSocket {
         // SAFETY: no memory is passed.
         let fd = unsafe { libc::syscall(libc::SYS_socket, family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
         let fd = RawFd::try_from(succeeded(fd)?).map_err(|_| INVALID)?;
-        // SAFETY: the descriptor is new, and nobody else's.
+        // SAFETY: the call has just returned the descriptor, so this is its only owner.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
@@ -133,7 +133,7 @@ impl KernelSocket {
     }
 }
 
-/// What a system call returned.
+/// The result of a system call.
 fn succeeded(code: c_long) -> Result<c_long> {
     if code == -1 { Err(last()) } else { Ok(code) }
 }

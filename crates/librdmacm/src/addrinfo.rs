@@ -70,7 +70,7 @@ unsafe fn get(
     // SAFETY: the memory is there, and zeroes are a value of the structure.
     let filled = unsafe { fill(&mut *info, node, service, hints) };
     if let Err(errno) = filled {
-        // SAFETY: nobody knows it yet.
+        // SAFETY: no other code knows it yet.
         unsafe { rdma_freeaddrinfo(info) };
         return Err(errno);
     }

@@ -1,4 +1,4 @@
-//! Identifiers come, are bound, resolve, listen, and go.
+//! Identifiers: create, bind, resolve, listen, destroy.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,7 +18,7 @@ use crate::manager::{Manager, Purpose};
 use crate::multicast;
 use waiting::{lock, uncancelled};
 
-/// Ports that are given to those who do not care, and how many are tried.
+/// The range of ephemeral ports, and how many are tried.
 const EPHEMERAL: std::ops::Range<u32> = 32_768..61_000;
 const TRIES: u32 = 64;
 
@@ -35,7 +35,7 @@ fn ephemeral() -> u16 {
     u16::try_from(port).unwrap_or(u16::MAX)
 }
 
-/// What who is bound to `local` is bound to.
+/// The address to which a socket bound to `local` is bound.
 fn bound_to(local: IpAddr, only_family: bool) -> Addresses {
     match local {
         one if !address::is_any(one) => Addresses::One(one.to_canonical()),
@@ -102,7 +102,7 @@ impl Id {
         self.complete()
     }
 
-    /// Finds out how `destination` is reached; an event says when that is known.
+    /// Resolves the route to `destination`; an event reports the result.
     pub(crate) fn begin_resolving(
         &mut self,
         source: Option<SocketAddr>,
@@ -136,8 +136,8 @@ impl Id {
         asked
     }
 
-    /// Where a request to `destination` comes from. The port of one who was not bound is nobody else's in this process
-    /// for long, and need be no more: connections are told apart by numbers of their own.
+    /// The source of a request to `destination`. The port of an unbound identifier is unique in this process
+    /// for a while, which is enough: connections are told apart by numbers of their own.
     fn source(&self, wanted: Option<SocketAddr>, destination: SocketAddr) -> Result<SocketAddr> {
         let bound = lock(&self.core.state).local.or(wanted);
         let port = bound.map(|bound| bound.port()).filter(|port| *port != 0).unwrap_or_else(ephemeral);
@@ -153,7 +153,7 @@ impl Id {
         self.complete()
     }
 
-    /// Shows the route; an event says that it is there.
+    /// Resolves the route; an event reports that it is there.
     pub(crate) fn begin_routing(&mut self) -> Result<()> {
         lock(&self.core.state).go_on(&[Stage::Resolved], Stage::Routed)?;
         self.show_path();
@@ -296,7 +296,7 @@ pub(crate) unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int)
     status(|| unsafe { Id::given(id).and_then(|id| id.listen(backlog)) })
 }
 
-/// Gives the identifier another channel, and its events go with it; without one it becomes synchronous.
+/// Gives the identifier another channel, to which its events move; without one it becomes synchronous.
 pub(crate) unsafe extern "C" fn rdma_migrate_id(
     id: *mut rdma_cm_id,
     channel: *mut rdma_event_channel,
@@ -320,7 +320,7 @@ pub(crate) fn migrate(id: &mut Id, channel: *mut rdma_event_channel) -> Result<(
     }
     (id.c.channel, id.synchronous) = (channel, synchronous);
     if before.1 {
-        // SAFETY: the channel was the identifier's own, and nobody uses it any more.
+        // SAFETY: the channel was the identifier's own, and no thread uses it any more.
         unsafe { ChannelObject::destroy(before.0) };
     }
     Ok(())

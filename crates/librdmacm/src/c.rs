@@ -1,4 +1,4 @@
-//! What the exports stand for, under their C names.
+//! The implementations of the exports, under their C names.
 
 pub(crate) use crate::addrinfo::*;
 pub(crate) use crate::bind::*;

@@ -1,4 +1,4 @@
-//! Event channels: queues of what happened to connections, with a descriptor that is readable while there is any.
+//! Event channels: queues of events of connections, with a descriptor that is readable while there are any.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -18,16 +18,16 @@ pub(crate) struct Queued {
 }
 
 impl Queued {
-    /// Who asks, if it is a request.
+    /// The requester, if it is a request.
     pub(crate) fn asking(&self) -> Option<&Arc<Core>> {
         if let Happening::Requested(child, _) = &self.happening { Some(child) } else { None }
     }
 }
 
-/// What happened to the identifiers of one channel.
+/// The queue of events of the identifiers of one channel.
 pub(crate) type Channel = EventQueue<Queued>;
 
-/// What a program holds.
+/// The object behind a program's pointer.
 #[repr(C)]
 pub(crate) struct ChannelObject {
     shown: rdma_event_channel,
@@ -62,8 +62,8 @@ impl ChannelObject {
     }
 }
 
-/// Takes out what happened to `core`, and what came of those who ask it. Of these the program knows nothing before it has
-/// seen their requests, which come first: without them, nothing more of theirs is left for another thread to take.
+/// Takes out the events of `core`, and of its unseen requesters. The program does not know these before it has
+/// taken their requests, which come first: after the requests, other threads find no more of their events.
 pub(crate) fn withdraw(channel: &Channel, core: &Arc<Core>) -> Vec<Queued> {
     let mut gone = HashSet::from([Arc::as_ptr(core)]);
     channel.withdraw(|queued| {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The most that counts between two looks at the clock. It is looked at each second while there are deadlines, so that
+/// The most time that counts between two readings of the clock. It is read each second while there are deadlines, so
 /// more than this is a move or a stop, of which peers know nothing.
 const MOST: Duration = Duration::from_secs(2);
 

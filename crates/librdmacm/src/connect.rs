@@ -1,4 +1,4 @@
-//! Connections are asked for, accepted, rejected and ended.
+//! Connections: connect, accept, reject, disconnect.
 
 use std::net::SocketAddr;
 
@@ -16,10 +16,10 @@ use crate::manager::{Manager, Purpose};
 use crate::qp;
 use waiting::lock;
 
-/// Times that a request is said again, and a receive waited for, by who does not say: for ever.
+/// Default retries of a request, and of a missing receive: for ever.
 const RETRIES: u8 = 7;
 
-/// What a program passes along, at most `size` bytes of it.
+/// The program's private data, at most `size` bytes of it.
 ///
 /// # Safety
 /// `bytes` is NULL, or readable for `length` bytes.
@@ -36,7 +36,7 @@ unsafe fn private(bytes: *const c_void, length: u8, size: usize) -> Result<Vec<u
 }
 
 impl Id {
-    /// What this side says of its queue pair.
+    /// The offer of this side's queue pair.
     ///
     /// # Safety
     /// The private data of `param` is readable.
@@ -173,7 +173,7 @@ impl Id {
         Ok(())
     }
 
-    /// The next connection that somebody asks of a synchronous listener, with a queue pair if the listener was made with
+    /// The next connection request to a synchronous listener, with a queue pair if the listener was created with
     /// attributes for one.
     fn request(&mut self) -> Result<*mut rdma_cm_id> {
         if !self.synchronous {
@@ -196,7 +196,7 @@ impl Id {
                 Ok(asked)
             }
             Err(errno) => {
-                // Nobody else knows of him who asks, and he would wait for ever.
+                // Otherwise no code would know the requester, which would wait for ever.
                 // SAFETY: neither is used again.
                 unsafe {
                     event::acknowledge(event);

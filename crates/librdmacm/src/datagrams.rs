@@ -1,4 +1,4 @@
-//! A queue pair for datagrams, which this device neither loses nor repeats as long as there is a receive for them.
+//! A datagram queue pair, which this device neither loses nor repeats as long as there is a receive for them.
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
@@ -12,20 +12,20 @@ use crate::errno::{Errno, Result, done, made};
 use crate::pages::Pages;
 use crate::verbs::{Verbs, kind, mask, state, zeroed};
 
-/// What lies before a received datagram.
+/// The global route header before a received datagram.
 const ROUTE_HEADER: usize = 40;
 
 /// `wr_id` of sends has this bit.
 const SEND: u64 = 1 << 32;
 
-/// What a queue pair is to be like.
+/// The parameters of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     /// Receives that are posted, and sends that may be under way.
     pub(crate) depth: usize,
     /// Bytes of the largest datagram.
     pub(crate) size: usize,
-    /// The key that all who speak with each other have.
+    /// The Q_Key that all communicating queue pairs share.
     pub(crate) key: u32,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Datagrams {
     free: Vec<usize>,
 }
 
-// SAFETY: its pointers are used by whoever has it; the functions of verbs may be called from any thread.
+// SAFETY: its pointers are used by its holder only; the functions of verbs may be called from any thread.
 unsafe impl Send for Datagrams {}
 
 impl Datagrams {
@@ -220,8 +220,8 @@ impl Datagrams {
         self.free.len()
     }
 
-    /// Takes what has come, at most `most` datagrams: who sends without a pause is not listened to without an end. Returns
-    /// whether there may be more, which gives no sign; all that comes later gives one at the descriptor.
+    /// Takes arrived datagrams, at most `most`, so that a sender without pauses cannot occupy the thread. Returns
+    /// whether there may be more, without a wake-up; later arrivals wake the descriptor.
     pub(crate) fn receive(&mut self, most: usize, mut take: impl FnMut(Peer, &[u8])) -> bool {
         self.take_signs();
         self.arm();
@@ -284,7 +284,7 @@ impl Datagrams {
 
 impl Drop for Datagrams {
     fn drop(&mut self) {
-        // SAFETY: nobody uses the objects any more, and each goes before those that it uses; the memory is freed after
+        // SAFETY: no thread uses the objects any more, and each is destroyed before those that it uses; the memory is freed after
         // its region.
         unsafe {
             if !self.qp.is_null() {

@@ -1,7 +1,7 @@
-//! Questions to the directory of the fabric, each with whoever waits for its answer.
+//! Requests to the directory of the fabric, and the waiters for their answers.
 //!
-//! The directory has one owner for a key, a process, and lets it say again what it has said: that is how one comes back.
-//! Which of the process' identifiers holds a key is known here alone.
+//! The directory has one owner for a key, a process, which may publish the same again to confirm it after a loss.
+//! Only this module knows which of the process' identifiers holds a key.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -18,7 +18,7 @@ use waiting::{EventFd, lock};
 /// How long a call waits that returns only with the answer: the coordinator may be away for a moment.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A value that was found, and the instance of the process whose it is.
+/// A found value, and the instance of its process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) lid: u16,
@@ -60,7 +60,7 @@ impl Slot {
     }
 }
 
-/// Who waits for an answer.
+/// The waiter for an answer.
 enum Waiter {
     Call(Arc<Slot>),
     /// The manager's thread.
@@ -127,9 +127,9 @@ impl Directory {
         Ok(())
     }
 
-    /// Takes back what `holder` has claimed; nobody waits for that.
+    /// Withdraws the claims of `holder`, without waiting.
     pub(crate) fn release(&self, holder: Holder, keys: &[Vec<u8>], value: &[u8]) {
-        // Who claims a key next does so after this is said.
+        // A later claim of the key comes after this message.
         let mut held = lock(&self.held);
         for key in keys {
             if held.get(key) == Some(&holder) {
@@ -145,7 +145,7 @@ impl Directory {
         let results = asked.into_iter().map(|asked| {
             let (number, slot) = asked?;
             let result = slot.wait_until(deadline);
-            // What is still asked is taken back with what is published.
+            // Open questions are withdrawn with publications.
             lock(&self.waiters).remove(&number);
             result
         });
@@ -158,7 +158,7 @@ impl Directory {
         Ok((number, slot))
     }
 
-    /// Publishes a value that others may publish as well; nobody waits for that.
+    /// Publishes a value that others may publish as well, without waiting for the answer.
     pub(crate) fn share(&self, key: &[u8], value: &[u8]) {
         // Where there is no room for one more there are enough.
         let _ = self.say(self.number(), key, value, false);
@@ -180,7 +180,7 @@ impl Directory {
     }
 
     fn withdraw(&self, key: &[u8], value: &[u8]) {
-        // It is refused for what is not published alone, and nobody waits for the answer.
+        // It is refused only for values that are not published, and no caller waits for the answer.
         // SAFETY: both parts are as long as stated.
         let _ = unsafe {
             (self.verbs.transhume_directory_withdraw)(
@@ -234,7 +234,7 @@ impl Directory {
         number
     }
 
-    /// For a request whose answer nobody waits for, unless it is entered.
+    /// For a request without a waiter, unless one is entered.
     fn number(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }

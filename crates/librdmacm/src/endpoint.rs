@@ -40,7 +40,7 @@ unsafe fn create(
         }
     };
     if let Err(errno) = prepared {
-        // SAFETY: nobody knows the identifier yet.
+        // SAFETY: no other code knows the identifier yet.
         unsafe { rdma_destroy_ep(id) };
         return Err(errno);
     }

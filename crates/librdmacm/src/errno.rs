@@ -1,4 +1,4 @@
-//! The conventions of this library: most functions return 0, or -1 with `errno` set. What a function does is done in
+//! The conventions of this library: most functions return 0, or -1 with `errno` set. Their bodies run in
 //! [`uncancelled`].
 
 use std::{io, ptr};
@@ -32,13 +32,13 @@ fn set(errno: Errno) {
     unsafe { *libc::__errno_location() = errno.0 };
 }
 
-/// Before a call of which only [`shortage`] is asked.
+/// Clears `errno` before a call after which only [`shortage`] is asked.
 pub(crate) fn clear() {
     set(Errno(0));
 }
 
-/// What the program was short of in a call that failed without a word, and may have later. What else it has left in `errno`
-/// is of no account: files that are looked for where they are not leave something there too.
+/// The shortage of memory or descriptors that made a call fail without an error, and that may pass. Other values in `errno`
+/// do not matter: a search for files in several places also leaves some.
 pub(crate) fn shortage() -> Option<Errno> {
     let left = last();
     matches!(left.0, libc::ENOMEM | libc::EMFILE | libc::ENFILE | libc::EAGAIN).then_some(left)
@@ -73,12 +73,12 @@ pub(crate) fn memory() -> Result<()> {
     Ok(headroom::check()?)
 }
 
-/// What a function of verbs returned that makes an object.
+/// The result of a verbs function that creates an object.
 pub(crate) fn made<T>(object: *mut T) -> Result<*mut T> {
     if object.is_null() { Err(last()) } else { Ok(object) }
 }
 
-/// What a function of verbs returned that returns an errno value.
+/// The result of a verbs function that returns an errno value.
 pub(crate) fn done(code: c_int) -> Result<()> {
     match code {
         0 => Ok(()),

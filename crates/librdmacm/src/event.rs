@@ -1,4 +1,4 @@
-//! Events as a program sees them.
+//! Events in the form that a program sees.
 
 use std::ptr;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::qp;
 use crate::verbs::zeroed;
 use waiting::{lock, uncancelled};
 
-/// What a program may send along with a message, and its peer sees: always as much, filled with zeroes.
+/// The private data of a message, as the peer sees it: always the same length, filled with zeroes.
 pub(crate) mod private_size {
     pub(crate) const REQUEST: usize = 56;
     pub(crate) const REPLY: usize = 196;
@@ -34,13 +34,13 @@ pub(crate) mod private_size {
 const SIDR_UNSUPPORTED: c_int = 1;
 const SIDR_REJECT: c_int = 2;
 
-/// What a program holds until it acknowledges it.
+/// The object that a program holds until it acknowledges it.
 #[repr(C)]
 struct Event {
     c: rdma_cm_event,
-    /// Whose acknowledgement it is.
+    /// The identifier that counts its acknowledgement.
     core: Arc<Core>,
-    /// What `param` points at.
+    /// The target of `param`.
     private: Vec<u8>,
 }
 
@@ -60,7 +60,7 @@ impl Event {
         (self.private.as_ptr().cast(), u8::try_from(size).unwrap_or(u8::MAX))
     }
 
-    /// What the other side offers, from this one's point of view: what it can take is what we can send.
+    /// The other side's offer, from this side's point of view: the amount that it can accept is the amount that we can send.
     fn with_connection(mut self, offer: Offer, size: usize) -> Self {
         let (private_data, private_data_len) = self.private(offer.private, size);
         self.c.param.conn = rdma_conn_param {
@@ -98,7 +98,7 @@ impl Event {
     }
 }
 
-/// What the program sees of what happened; `None` if it need not know.
+/// The event that the program sees; `None` if it need not know.
 fn present(Queued { core, happening }: Queued) -> Option<Event> {
     let shown = core.shown();
     let plain = |core, event, code| Some(Event::new(core, shown, event, code));
@@ -129,7 +129,7 @@ fn present(Queued { core, happening }: Queued) -> Option<Event> {
     }
 }
 
-/// Somebody wants a connection.
+/// A peer requests a connection.
 fn requested(listening: Arc<Core>, child: &Core, incoming: Incoming) -> Event {
     let (listener, id) = (listening.shown(), child.shown());
     // SAFETY: it was made when the event was taken.
@@ -178,7 +178,7 @@ fn replied(core: Arc<Core>, offer: Offer) -> Option<Event> {
     Some(Event::new(core, shown, event, code).with_connection(offer, private_size::REPLY))
 }
 
-/// The other side does not want the connection. Of a service for datagrams only who has asked hears so.
+/// The other side rejects the connection. Of a datagram service only the active side gets this.
 fn rejected(core: Arc<Core>, reason: Reason, private: Vec<u8>) -> Option<Event> {
     let shown = core.shown();
     // SAFETY: events of a destroyed identifier are withdrawn.
@@ -196,7 +196,7 @@ fn rejected(core: Arc<Core>, reason: Reason, private: Vec<u8>) -> Option<Event> 
         let offer = Offer { private, ..Offer::default() };
         return Some(event.with_datagrams(lid, offer, private_size::DATAGRAM_REPLY));
     }
-    // What the program has posted comes back to it.
+    // The program's posted requests are flushed.
     qp::flush(id);
     let event = Event::new(core, shown, RDMA_CM_EVENT_REJECTED, c_int::from(reason.0));
     Some(event.with_connection(Offer { private, ..Offer::default() }, private_size::REJECT))
@@ -243,7 +243,7 @@ fn is_taken(Queued { core, happening }: &Queued, channel: *mut rdma_event_channe
     }
 }
 
-/// What [`present`] makes of it, which is to be acknowledged.
+/// The result of [`present`], which is to be acknowledged.
 fn show(queued: Queued) -> Option<*mut rdma_cm_event> {
     let core = queued.core.clone();
     let event = present(queued);

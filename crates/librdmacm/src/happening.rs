@@ -1,4 +1,4 @@
-//! What happens to an identifier, before it becomes an event of the program.
+//! Internal events of an identifier, before they become events of the program.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub(crate) enum Happening {
     /// With a negative errno.
     AddressFailed(i32),
     RouteResolved,
-    /// Somebody asks the listening identifier; with the identifier for the connection.
+    /// A connection request to the listening identifier; with the identifier for the connection.
     Requested(Arc<Core>, Box<Incoming>),
     Replied(Box<Offer>),
     Established,

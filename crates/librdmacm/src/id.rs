@@ -1,4 +1,4 @@
-//! Identifiers: what a program holds, and what happens to them.
+//! Identifiers: the objects that a program holds, and their internal events.
 
 use std::net::SocketAddr;
 use std::ptr;
@@ -21,12 +21,12 @@ use waiting::{Acks, generation, lock};
 /// The part of an identifier that others refer to, also when the program has destroyed it. Its state is locked after
 /// the manager, and before channels.
 pub(crate) struct Core {
-    /// What the program holds; null as long as it does not know the identifier.
+    /// The program's object; null as long as the program does not know the identifier.
     shown: AtomicPtr<rdma_cm_id>,
     pub(crate) state: Mutex<State>,
     /// Events that the program has not acknowledged.
     pub(crate) acks: Acks,
-    /// What [`generation`] was when it was made.
+    /// The value of [`generation`] when it was made.
     generation: u32,
 }
 
@@ -44,7 +44,7 @@ pub(crate) enum Stage {
     Connecting,
 }
 
-/// What is known of an identifier.
+/// The state of an identifier.
 pub(crate) struct State {
     pub(crate) channel: Arc<Channel>,
     pub(crate) stage: Stage,
@@ -54,7 +54,7 @@ pub(crate) struct State {
     pub(crate) remote: Option<SocketAddr>,
     /// The queue pair that the directory is to know under its address; if none, the manager's.
     pub(crate) published: Option<u32>,
-    /// Keys of the directory that are its own.
+    /// Its own keys in the directory.
     pub(crate) claimed: Vec<Vec<u8>>,
     /// No addresses of another family.
     pub(crate) only_family: bool,
@@ -101,13 +101,13 @@ impl Core {
         Arc::new(Self { shown, state: Mutex::new(state), acks: Acks::default(), generation: generation() })
     }
 
-    /// Whether another process has made it, whose child this is. Its state is as a thread of that one's left it, perhaps locked for
-    /// ever: it is not looked at.
+    /// True if a parent process has made it. Its state is as a thread of the parent left it, perhaps locked for
+    /// ever, so it is not used.
     pub(crate) fn is_inherited(&self) -> bool {
         self.generation != generation()
     }
 
-    /// Who the directory is told of.
+    /// Its holder for the directory.
     pub(crate) fn holder(self: &Arc<Self>) -> Holder {
         Arc::as_ptr(self).addr()
     }
@@ -123,13 +123,13 @@ impl Core {
         lock(&self.state).stage = if known { Stage::Resolved } else { Stage::Bound };
     }
 
-    /// What the program holds, or null.
+    /// The program's object, or null.
     pub(crate) fn shown(&self) -> *mut rdma_cm_id {
         self.shown.load(Ordering::Acquire)
     }
 
-    /// Moves what is queued to another channel, where what comes goes as well. What came of connections that are asked for
-    /// follows the requests for them.
+    /// Moves queued events to another channel, where later ones go as well. Events of requested connections
+    /// follow the requests for them.
     pub(crate) fn migrate(self: &Arc<Self>, to: &Arc<Channel>) {
         let mut state = lock(&self.state);
         let queued = withdraw(&state.channel, self);
@@ -140,7 +140,7 @@ impl Core {
         queued.into_iter().for_each(|queued| to.push(queued));
     }
 
-    /// Takes out what the program has not seen, also of those who ask.
+    /// Takes out the events that the program has not seen, also those of requesters.
     pub(crate) fn withdraw(self: &Arc<Self>) -> Vec<Queued> {
         let channel = lock(&self.state).channel.clone();
         withdraw(&channel, self)
@@ -168,7 +168,7 @@ pub(crate) struct Prepared {
     pub(crate) attributes: ibv_qp_init_attr,
 }
 
-/// What a program holds.
+/// The object that a program holds.
 #[repr(C)]
 pub(crate) struct Id {
     pub(crate) c: rdma_cm_id,

@@ -5,19 +5,19 @@
 //!
 //! ```text
 //! program ──symbols──▶ exports (build.rs) ─▶ c::* ─▶ Id, Channel
-//!                                                      │    ▲ what happened
+//!                                                      │    ▲ events
 //!                                                      ▼    │
 //!                                     Manager: lock<Inner { cm::Manager, Messenger }>
 //!                                                      ▲    │
 //!  directory of the fabric ◀──(libibverbs)──▶ thread "transhume-cm" ◀──datagrams──▶ managers of other processes
 //! ```
 //!
-//! * [`id`], [`channel`], [`event`]: what a program holds. [`bind`], [`connect`], [`endpoint`], [`multicast`], [`qp`]:
-//!   what it can do with it. [`addrinfo`], [`option`]: the rest of the interface.
+//! * [`id`], [`channel`], [`event`]: the objects that a program holds. [`bind`], [`connect`], [`endpoint`], [`multicast`], [`qp`]:
+//!   the operations on them. [`addrinfo`], [`option`]: the rest of the interface.
 //! * [`rsocket`]: sockets over connections.
 //! * [`manager`]: the state machine of [`cm`], its thread and its timers. [`messenger`]: its messages.
 //!   [`datagrams`]: a queue pair for them, and for others.
-//!   [`directory`]: who listens where.
+//!   [`directory`]: addresses of listeners.
 //! * [`verbs`], [`device`]: libibverbs, by its public functions.
 //!
 //! All of it is plain memory, eventfds and queue pairs, so that a move carries connections and listeners as they are.

@@ -1,4 +1,4 @@
-//! The connection manager of this process: the state machine of [`cm`], its thread, and what both act on.
+//! The connection manager of this process: the state machine of [`cm`], its thread, and their shared state.
 //!
 //! Locks are taken in this order: the manager, an identifier's state, a channel's queue.
 
@@ -30,13 +30,13 @@ use waiting::{EventFd, OneAtATime, lock, poll_or_nap};
 /// How long a connect may wait for the directory.
 const LOOKUP: Duration = Duration::from_secs(20);
 
-/// What a lookup is for.
+/// The purpose of a lookup.
 pub(crate) enum Purpose {
-    /// The program wants to know that the address can be reached; whether somebody listens there is of no account.
+    /// The program wants to know that the address can be reached, with or without a listener.
     Resolve,
-    /// A connection is to be asked for, with this offer.
+    /// A connection request follows, with this offer.
     Connect(Box<Offer>),
-    /// Nobody listens where a connection was to be asked for: the program is to know whether anybody has the address.
+    /// There is no listener for a connection request: find out whether any process has the address.
     Absence,
 }
 
@@ -45,14 +45,14 @@ struct Lookup {
     service: Service,
     purpose: Purpose,
     deadline: Duration,
-    /// Until when nobody may listen.
+    /// Until when a listener may be absent.
     absent_until: Duration,
 }
 
-/// Before the directory is asked again for somebody who is absent.
+/// The pause before the directory is asked again for an absent listener.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What the manager's lock guards.
+/// The state that the manager's lock guards.
 pub(crate) struct Inner {
     pub(crate) cm: cm::Manager,
     messenger: Messenger,
@@ -107,7 +107,7 @@ impl Manager {
         unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
     }
 
-    /// What it takes is given back if it cannot have all: the program may try again. So what fails comes before what stays.
+    /// A failure releases everything, so that the program can try again. So steps that can fail come before steps that cannot be undone.
     fn make() -> Result<&'static Self> {
         let device = Device::open()?;
         let addresses = address::own()?;
@@ -116,7 +116,7 @@ impl Manager {
         let messenger = Messenger::new(&device)?;
         let (qpn, sign) = (messenger.qpn(), messenger.fd());
         let inner = Mutex::new(Inner {
-            // A forked child does not take what it has inherited for its own.
+            // A forked child does not use the parent's manager.
             cm: cm::Manager::new(Limits::default()).numbering_from(random()),
             messenger,
             clock: Clock::default(),
@@ -139,7 +139,7 @@ impl Manager {
         Ok(manager)
     }
 
-    /// Lets others know that this instance's addresses are somebody's.
+    /// Publishes this instance's addresses.
     fn show(&self, addresses: &[IpAddr]) {
         for address in addresses {
             let key = Service::of_address(address.to_canonical()).key(self.device.lid);
@@ -161,10 +161,10 @@ impl Manager {
         result
     }
 
-    /// Looks up who takes requests for `service`, within `limit`.
+    /// Looks up the process that accepts requests for `service`, within `limit`.
     ///
     /// # Errors
-    /// `EAGAIN` if too much is asked.
+    /// `EAGAIN` if too many lookups are pending.
     pub(crate) fn look_up(
         &self,
         core: &Arc<Core>,
@@ -198,7 +198,7 @@ impl Manager {
         });
     }
 
-    /// The program has no more use for `core`, nor for those who ask it and whom it has not seen.
+    /// The program abandons `core`, and its requesters that it has not seen.
     pub(crate) fn abandon(&self, core: &Arc<Core>) {
         let (claimed, published) = self.with(|inner, now| {
             let numbers = inner.lookups.iter().filter(|(_, lookup)| Arc::ptr_eq(&lookup.core, core));
@@ -212,7 +212,7 @@ impl Manager {
                 inner.listeners.remove(&listener);
             }
             inner.leave(core, now);
-            // Nothing more happens to those who ask until they are left as well.
+            // Requesters get no more events until they are abandoned as well.
             for queued in core.withdraw() {
                 if let Some(child) = queued.asking() {
                     inner.leave(child, now);
@@ -224,12 +224,12 @@ impl Manager {
         self.directory.release(core.holder(), &claimed, &self.value(published));
     }
 
-    /// Gives `core` another channel. Nobody asks it meanwhile, and nothing happens to those who have asked.
+    /// Gives `core` another channel. No request arrives meanwhile, and requesters get no events.
     pub(crate) fn migrate(&self, core: &Arc<Core>, to: &Arc<Channel>) {
         self.with(|_, _| core.migrate(to));
     }
 
-    /// What this process publishes under a service's key: who takes requests, or a queue pair that takes all.
+    /// The value that this process publishes under a service's key: its manager's address, or a queue pair that accepts everything.
     pub(crate) fn value(&self, published: Option<u32>) -> [u8; 4] {
         published.unwrap_or(self.qpn).to_be_bytes()
     }
@@ -247,7 +247,7 @@ impl Manager {
         }
         inner.cm.expire(now);
         inner.expire_lookups(&self.directory, now);
-        inner.look_again(self, now);
+        inner.repeat_lookups(self, now);
         inner.perform(self, now);
         inner.wakes_at = if more { Some(now) } else { inner.deadline() };
         inner.wakes_at.map(|at| at.saturating_sub(now).min(LOOK))
@@ -261,7 +261,7 @@ impl Inner {
         lookups.into_iter().chain(again).chain(self.cm.deadline()).min()
     }
 
-    /// Does what the state machine wants, until it wants no more.
+    /// Executes the outputs of the state machine until there are no more.
     fn perform(&mut self, manager: &Manager, now: Duration) {
         loop {
             let outputs = self.cm.take_outputs();
@@ -330,7 +330,7 @@ impl Inner {
         listening.push(Happening::Requested(core, Box::new(incoming)));
     }
 
-    /// Gives up the connection of `core`, of which nothing more is told.
+    /// Abandons the connection of `core`, which gets no more events.
     fn leave(&mut self, core: &Core, now: Duration) {
         if let Some(connection) = lock(&core.state).connection.take() {
             self.cm.abandon(connection, now);
@@ -389,8 +389,8 @@ impl Inner {
         }
     }
 
-    /// Asks the directory again for those who were absent.
-    fn look_again(&mut self, manager: &Manager, now: Duration) {
+    /// Asks the directory again for absent listeners.
+    fn repeat_lookups(&mut self, manager: &Manager, now: Duration) {
         let (due, later): (Vec<_>, _) = self.again.drain(..).partition(|(at, _)| *at <= now);
         self.again = later;
         for (_, lookup) in due {
@@ -450,25 +450,25 @@ extern "C" fn run(manager: &Manager) {
 #[unsafe(link_section = ".init_array")]
 static WATCH_FOR_FORKS: extern "C" fn() = watch_for_forks;
 
-/// A forked child starts anew. It finds what it has inherited to be its parent's before it would take a lock of it: threads of the parent's
-/// may hold any of them. The one lock that it goes on with, which [`rsocket`] has, is held across `fork`.
+/// A forked child starts again. It detects that the inherited state is its parent's before it would take a lock of it: threads of the parent
+/// may hold any of them. The one lock that it keeps using, that of [`rsocket`], is held across `fork`.
 extern "C" fn watch_for_forks() {
     // SAFETY: the functions are never unloaded: the library is linked with `nodelete`.
-    unsafe { libc::pthread_atfork(Some(rsocket::hold), Some(rsocket::let_go), Some(start_anew)) };
+    unsafe { libc::pthread_atfork(Some(rsocket::hold), Some(rsocket::let_go), Some(reset_in_child)) };
 }
 
-unsafe extern "C" fn start_anew() {
-    headroom::start_anew();
+unsafe extern "C" fn reset_in_child() {
+    headroom::reset_in_child();
     waiting::begin_generation();
     CURRENT.store(ptr::null_mut(), Ordering::Release);
-    // SAFETY: the child is new, and who makes a manager does not fork.
+    // SAFETY: the child is new, and a thread that makes a manager does not fork.
     unsafe {
         MAKING.renew();
         rsocket::let_go();
     }
 }
 
-/// Peers are told when the process ends. It is for the thread that makes the manager.
+/// Notifies peers at the end of the process. For the thread that makes the manager.
 fn watch_the_process() {
     // No `Once`: another thread may fork while this one is in it, and the child would wait for that for ever.
     static WATCHED: AtomicBool = AtomicBool::new(false);

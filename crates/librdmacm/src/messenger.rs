@@ -16,7 +16,7 @@ const SHAPE: Shape = Shape { depth: 512, size: MAX_MESSAGE, key: 0x7472_636d };
 /// Datagrams that are taken at a time: others' timers wait meanwhile.
 const AT_A_TIME: usize = SHAPE.depth;
 
-/// The most datagrams that wait to be sent: past it they are dropped, and said again by the manager.
+/// The most datagrams that wait to be sent: beyond it they are dropped, and repeated by the manager.
 const MAX_WAITING: usize = 1 << 16;
 
 /// See the module. Used under the manager's lock.
@@ -58,7 +58,7 @@ impl Messenger {
         }
     }
 
-    /// Takes what has come, but no more than some; whether there may be more, which gives no sign at the descriptor.
+    /// Takes arrived messages, up to a limit; returns whether there may be more, without a wake-up of the descriptor.
     pub(crate) fn receive(&mut self, take: impl FnMut(Peer, &[u8])) -> bool {
         let more = self.datagrams.receive(AT_A_TIME, take);
         self.send_waiting();

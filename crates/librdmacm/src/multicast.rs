@@ -39,7 +39,7 @@ fn group_of(address: IpAddr) -> ibv_gid {
     ibv_gid { raw }
 }
 
-/// A LID for the group: nobody looks at it, as the GID is always there.
+/// A LID for the group: it is not used, as the GID is always there.
 fn lid_of(group: ibv_gid) -> u16 {
     FIRST_LID | u16::from_be_bytes([group.raw[14], group.raw[15]]) & 0x3ffe
 }

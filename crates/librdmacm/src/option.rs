@@ -35,7 +35,7 @@ unsafe fn set(id: &mut Id, level: c_int, option: c_int, value: *const c_void, le
     Ok(())
 }
 
-/// The route is the device's matter, and so are its time-outs: such options are accepted and change nothing.
+/// Routes and time-outs belong to the device: such options are accepted and change nothing.
 pub(crate) unsafe extern "C" fn rdma_set_option(
     id: *mut rdma_cm_id,
     level: c_int,

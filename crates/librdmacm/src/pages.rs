@@ -7,8 +7,8 @@ use std::slice;
 
 use crate::errno::Result;
 
-/// Bytes of which each page is taken when it is first written to, and all are given back at the end. What an allocator has had
-/// back it would have to zero, and so take as a whole, for one that uses little of it.
+/// Bytes whose pages are allocated at the first write, and all freed at the end. An allocator would have to zero
+/// reused memory, and so touch all of it for a user that needs little.
 #[derive(Debug)]
 pub(crate) struct Pages {
     at: *mut u8,
@@ -54,7 +54,7 @@ impl DerefMut for Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: nobody else has the mapping.
+        // SAFETY: no other code has the mapping.
         unsafe { libc::munmap(self.at.cast(), self.length) };
     }
 }

@@ -1,4 +1,4 @@
-//! Queue pairs of identifiers, and what brings them through their states.
+//! Queue pairs of identifiers, and their transitions.
 
 use std::ptr;
 
@@ -146,7 +146,7 @@ fn create_cq(
     match made(unsafe { (verbs.ibv_create_cq)(device.context, entries, context, channel, 0) }) {
         Ok(cq) => Ok((channel, cq)),
         Err(errno) => {
-            // SAFETY: nobody uses the channel.
+            // SAFETY: no thread uses the channel.
             unsafe { (verbs.ibv_destroy_comp_channel)(channel) };
             Err(errno)
         }
@@ -164,7 +164,7 @@ fn destroy_cqs(id: &mut Id) {
     let c = &mut id.c;
     for (cq, channel) in [(&mut c.send_cq, &mut c.send_cq_channel), (&mut c.recv_cq, &mut c.recv_cq_channel)]
     {
-        // SAFETY: the objects are the identifier's own, and nobody uses them any more.
+        // SAFETY: the objects are the identifier's own, and no thread uses them any more.
         unsafe {
             if !cq.is_null() {
                 (verbs.ibv_destroy_cq)(*cq);
@@ -177,10 +177,10 @@ fn destroy_cqs(id: &mut Id) {
     }
 }
 
-/// Makes the identifier's queue pair, with what it has of its own where the program gives nothing.
+/// Creates the identifier's queue pair, with own objects in place of those that the program does not give.
 pub(crate) fn create(id: &mut Id, attr: &mut ibv_qp_init_attr_ex) -> Result<()> {
     let device = &Manager::get()?.device;
-    // Who is neither bound to an address nor resolved has no device.
+    // An identifier without an address has no device.
     if id.c.verbs.is_null() || !id.c.qp.is_null() {
         return Err(INVALID);
     }
@@ -188,7 +188,7 @@ pub(crate) fn create(id: &mut Id, attr: &mut ibv_qp_init_attr_ex) -> Result<()> 
         attr.comp_mask |= IBV_QP_INIT_ATTR_PD;
         attr.pd = if id.c.pd.is_null() { device.pd } else { id.c.pd };
     }
-    // What comes to a target of extended reliable connections completes with the SRQ that it is for.
+    // Messages for a target of extended reliable connections complete with the SRQ that they name.
     let is_target = attr.qp_type == kind::XRC_RECV;
     if is_target && (attr.comp_mask & IBV_QP_INIT_ATTR_XRCD == 0 || attr.xrcd.is_null()) {
         attr.comp_mask |= IBV_QP_INIT_ATTR_XRCD;
@@ -225,7 +225,7 @@ fn create_with(id: &mut Id, device: &Device, attr: &mut ibv_qp_init_attr_ex) -> 
     let ready = to.iter().try_for_each(|to| modify(id, *to)).and_then(|()| multicast::attach_to_all(id));
     if let Err(errno) = ready {
         id.c.qp = ptr::null_mut();
-        // SAFETY: nobody knows the queue pair.
+        // SAFETY: no other code knows the queue pair.
         unsafe { (device.verbs.ibv_destroy_qp)(qp) };
         return Err(errno);
     }
@@ -256,7 +256,7 @@ pub(crate) fn create_classic(id: &mut Id, pd: *mut ibv_pd, attr: &mut ibv_qp_ini
 
 /// Ends the identifier's queue pair, and what was made for it.
 pub(crate) fn destroy(id: &mut Id) {
-    // A forked child that has none of its own has nothing to end.
+    // A forked child without an own manager has nothing to end.
     let Some(manager) = Manager::current() else { return };
     if !id.c.qp.is_null() {
         // SAFETY: the queue pair is live, and not used again.
@@ -290,7 +290,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
     }
 }
 
-/// What `ibv_modify_qp` needs to bring a queue pair that the program makes itself to `attr->qp_state`.
+/// The arguments of `ibv_modify_qp` that bring a queue pair of the program to `attr->qp_state`.
 pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
     id: *mut rdma_cm_id,
     attr: *mut ibv_qp_attr,

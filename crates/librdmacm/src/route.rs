@@ -26,7 +26,7 @@ impl Id {
         if let Some(remote) = remote {
             self.c.route.addr.dst_storage = address::store(remote).0;
         }
-        // Who is bound to any address is not bound to a device before there is another side.
+        // An identifier bound to any address has no device before it has a peer.
         if local.is_some_and(|local| remote.is_some() || !address::is_any(local.ip()))
             && let Some(manager) = Manager::current()
         {

@@ -104,7 +104,7 @@ fn symbol(library: *mut c_void, name: &str) -> Result<*mut c_void> {
     if found.is_null() { Err(NO_DEVICE) } else { Ok(found) }
 }
 
-/// The functions. Only a success is kept: what the program was short of it may have later.
+/// The functions. Only a success is kept: a shortage may pass.
 ///
 /// # Errors
 /// `ENODEV` if this project's libibverbs is not there; `ENOMEM`, `EMFILE` and the like if it could not be loaded.

@@ -1,4 +1,4 @@
-//! Feeds the state machine of the moves with what happens, and does what it says, in its order.
+//! Feeds events to the state machine of moves, and carries out its orders one after the other.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +23,7 @@ use crate::node::Node;
 /// How long the coordinator may take to say where an instance is.
 const LOCATE_LIMIT: Duration = Duration::from_secs(2);
 
-/// The state machine, and what its outputs go to.
+/// The state machine of moves, and the receivers of its outputs.
 pub struct Agent {
     began: Instant,
     inner: Mutex<Inner>,
@@ -43,7 +43,7 @@ struct Inner {
 }
 
 impl Agent {
-    /// The agent of `host` with what is in `store`, and what it has to do first.
+    /// The agent of `host` with the records in `store`, and its first orders.
     pub fn new(host: HostName, store: NodeStore) -> Result<(Self, Vec<Output>), StoreError> {
         let (machine, outputs) = NodeAgent::new(host, Config::default(), store.load()?, Duration::ZERO);
         let inner = Inner {
@@ -71,7 +71,7 @@ impl Agent {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The instances that the node has to do with.
+    /// The instances that this node has or is moving.
     pub fn here(&self) -> Vec<Vid> {
         self.lock().machine.entries().map(|(vid, _)| vid).collect()
     }
@@ -80,13 +80,13 @@ impl Agent {
         self.lock().machine.entry(vid).cloned()
     }
 
-    /// Whether there is room for the records of something new; if not, why, with the way out.
+    /// Checks that there is room for the records of a new instance or move; the error includes a remedy.
     pub fn ready(&self) -> Result<(), String> {
         let ready = self.lock().store.ready();
         ready.map_err(|error| wire::reason(&error.to_string(), error.remedy()))
     }
 
-    /// Waits until a record cannot be written; then nothing more may be done.
+    /// Waits until writing a record fails; the node must then stop.
     pub async fn broken(&self) -> StoreError {
         loop {
             self.broken.notified().await;
@@ -98,13 +98,13 @@ impl Agent {
 }
 
 impl Node {
-    /// Does what the agent wanted when it began.
+    /// Carries out the agent's first orders.
     pub fn begin(self: &Arc<Self>, outputs: Vec<Output>) {
         let mut inner = self.agent.lock();
         self.perform(&mut inner, outputs);
     }
 
-    /// Tells the agent what happened.
+    /// Feeds an event to the agent.
     pub fn input(self: &Arc<Self>, input: Input) {
         let mut inner = self.agent.lock();
         let outputs = inner.machine.handle(input, self.agent.now());
@@ -112,7 +112,7 @@ impl Node {
         self.agent.changed.notify_one();
     }
 
-    /// The connection to the coordinator is there, or lost.
+    /// Sets the connection to the coordinator, or `None` when it is lost.
     pub fn set_coordinator(self: &Arc<Self>, outbox: Option<Outbox<FromNode>>) {
         let input = if outbox.is_some() { Input::LinkUp } else { Input::LinkDown };
         self.agent.lock().coordinator = outbox;
@@ -124,17 +124,17 @@ impl Node {
         self.agent.lock().coordinator.clone()
     }
 
-    /// Tells the coordinator something, if it is connected.
+    /// Sends a message to the coordinator, if it is connected.
     pub fn tell_coordinator(&self, message: &FromNode) {
         self.agent.lock().send(message);
     }
 
-    /// Tells the coordinator how long something took.
+    /// Sends a measurement of a move to the coordinator.
     pub fn measured(&self, id: MoveId, measurement: Measurement) {
         self.tell_coordinator(&FromNode::Measured { id, measurement });
     }
 
-    /// Notes whom the node believes no more.
+    /// Records the hosts that this node does not trust any more.
     pub fn note_removed(&self, removed: &Removed) {
         let mut inner = self.agent.lock();
         if let Err(error) = inner.store.set_removed(removed) {

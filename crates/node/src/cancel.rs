@@ -20,7 +20,7 @@ impl Cancel {
         self.set.load(Ordering::Acquire)
     }
 
-    /// What `work` comes to, or `None` if it is cancelled first. `work` is dropped then.
+    /// The result of `work`, or `None` if the operation is cancelled first, which drops `work`.
     pub async fn unless<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let mut cancelled = std::pin::pin!(self.notify.notified());
         cancelled.as_mut().enable();

@@ -1,11 +1,11 @@
-//! The connection to the coordinator: made again for ever.
+//! The connection to the coordinator, which is re-established whenever it is lost.
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::directory::{Due, Member};
+use fabric::directory::{Due, Member};
 use moves::node::Input;
 use moves::protocol::{Directive, Report, ToCoordinator, ToNode};
 use rpc::wire::{FromCoordinator, FromNode, Moved, VERSION};
@@ -23,8 +23,8 @@ const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::fro
 /// with each other, and connections among all are more than a machine's table of neighbours holds.
 const MAX_WARM: usize = 16;
 
-/// Keeps a connection to the coordinator at `join`, which is told that other nodes reach this one at `address`.
-/// Returns only if the coordinator does not want the node.
+/// Keeps a connection to the coordinator at `join`, and announces `address` to it as the address of this node.
+/// Returns only if the coordinator refuses the node.
 pub async fn stay_connected(node: Arc<Node>, join: SocketAddr, address: SocketAddr) -> NodeError {
     let mut back_off = BACK_OFF.0;
     loop {

@@ -1,4 +1,4 @@
-//! Where instances and hosts are, as far as this node knows.
+//! This node's knowledge of the locations of instances and hosts.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -22,7 +22,7 @@ struct Known {
     hosts: HashMap<HostName, SocketAddr>,
 }
 
-/// Where an instance is.
+/// The host of an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     pub host: HostName,
@@ -34,7 +34,7 @@ impl Directory {
         self.lock().places.get(&vid).cloned()
     }
 
-    /// Notes a place, unless a later one is known.
+    /// Records a place, unless a later one is known.
     pub fn note(&self, vid: Vid, place: Place) {
         let mut known = self.lock();
         if known.places.len() >= MAX_PLACES {
@@ -46,7 +46,7 @@ impl Directory {
         }
     }
 
-    /// Forgets a place that has proved wrong.
+    /// Removes a place that turned out to be wrong.
     pub fn forget(&self, vid: Vid) {
         self.lock().places.remove(&vid);
     }
@@ -55,7 +55,7 @@ impl Directory {
         self.lock().hosts.extend(hosts);
     }
 
-    /// Nothing is known any more of the hosts that are `gone`.
+    /// Removes all entries of the hosts that are `gone`.
     pub fn forget_hosts(&self, gone: impl Fn(&HostName) -> bool) {
         self.lock().hosts.retain(|host, _| !gone(host));
     }

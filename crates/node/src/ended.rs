@@ -1,9 +1,9 @@
-//! What the last instances that ended here had written.
+//! The output of the last instances that ended here.
 
 use std::collections::VecDeque;
 
-use broker::{Carried, Chunk};
 use fabric::Vid;
+use instance::{Carried, Chunk};
 
 /// How many instances' output is kept after their end.
 const LIMIT: usize = 64;
@@ -13,7 +13,7 @@ const LIMIT: usize = 64;
 pub struct Ended(VecDeque<(Vid, Carried)>);
 
 impl Ended {
-    /// Keeps what an instance has written that ends here; the oldest one's may go for it.
+    /// Keeps the output of an instance that ends here; this may drop that of the oldest one.
     pub fn keep(&mut self, vid: Vid, carried: Carried) {
         self.0.push_back((vid, carried));
         if self.0.len() > LIMIT {
@@ -27,7 +27,7 @@ impl Ended {
         self.0.retain(|(ended, _)| *ended != vid);
     }
 
-    /// At most `limit` bytes of its output behind position `from`, the position behind them, and how it ended.
+    /// At most `limit` bytes of its output from position `from` on, the position behind them, and its exit code.
     pub fn read(&self, vid: Vid, from: u64, limit: usize) -> Option<(Vec<Chunk>, u64, Option<i32>)> {
         let (_, carried) = self.0.iter().rev().find(|(ended, _)| *ended == vid)?;
         let (chunks, next) = carried.output.read(from, limit);

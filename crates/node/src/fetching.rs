@@ -1,12 +1,12 @@
-//! The destination of a post-copy move: what its instance lacks of memory comes from the source, by way of this node.
+//! The destination of a post-copy move: fetches the instance's missing memory from the source.
 //!
 //! ```text
 //! pager ──Want──▶ a thread ──▶ relay ──MemoryQuestion──▶ source      over TLS, opened anew whenever it breaks
 //!       ◀─Pages──────────────── reader ◀──MemoryAnswer──
 //! ```
 //!
-//! It begins before CRIU restores, which touches some of the memory, and goes on until nothing is missing, whatever becomes of the
-//! connection to the source or to the coordinator.
+//! It begins before CRIU restores, since a restore touches some of the memory, and continues until no page is missing, even if the
+//! connection to the source or to the coordinator is lost meanwhile.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -54,9 +54,9 @@ enum Far {
     Unpaged,
 }
 
-/// The work for one instance, which ends with this.
+/// The task that fetches memory for one instance. Dropping it ends the task.
 pub struct Fetching {
-    /// Where the memory is.
+    /// The host that has the memory.
     pub source: HostName,
     far: watch::Receiver<Far>,
     relaying: JoinHandle<()>,
@@ -69,7 +69,7 @@ impl Drop for Fetching {
 }
 
 impl Node {
-    /// Begins to fetch what the instance lacks, if it lacks anything. Whatever was begun before for it ends.
+    /// Starts to fetch the instance's missing memory, if any is missing. An earlier task for the instance ends.
     pub async fn begin_to_fetch(self: &Arc<Self>, vid: Vid, id: MoveId, source: HostName) -> Result<()> {
         self.stop_fetching(vid);
         let name = self.known(vid)?.name;
@@ -82,12 +82,12 @@ impl Node {
         Ok(())
     }
 
-    /// Nothing more is fetched for the instance.
+    /// Stops fetching for the instance.
     pub fn stop_fetching(&self, vid: Vid) {
         self.fetching().remove(&vid);
     }
 
-    /// Waits until nothing is missing.
+    /// Waits until no page is missing.
     pub async fn fetch(
         self: &Arc<Self>,
         vid: Vid,
@@ -112,10 +112,10 @@ impl Node {
                 }
                 Far::Whole(fetched) => return self.is_whole(vid, id, fetched).await,
                 Far::Lost => return self.is_bereft(vid, &source).await,
-                Far::Unpaged => return Err(Reason("what fetches its memory has ended".into())),
+                Far::Unpaged => return Err(Reason("its pager has ended".into())),
             }
             let changed = cancel.unless(far.changed()).await.ok_or("cancelled")?;
-            changed.map_err(|_| "it is not fetched any more")?;
+            changed.map_err(|_| "its memory is not fetched any more")?;
         }
     }
 
@@ -131,7 +131,7 @@ impl Node {
     /// The instance cannot go on, and is ended.
     async fn is_bereft(&self, vid: Vid, source: &HostName) -> Result<Outcome> {
         let name = self.known(vid)?.name;
-        let reason = format!("memory of {name} was still on host {source}, which has lost it");
+        let reason = format!("a part of the memory of {name} was still on host {source}, which has lost it");
         self.is_lost(vid, &reason);
         self.stop_fetching(vid);
         self.set_state(vid, State::Ended);
@@ -194,8 +194,8 @@ impl Relay {
 
     fn trouble(&self, error: &io::Error) {
         let Self { source, .. } = self;
-        let what = format!("memory that is missing does not come from host {source} ({error})");
-        let reason = rpc::wire::reason(&what, "see that its node runs and can be reached");
+        let what = format!("missing memory does not arrive from host {source} ({error})");
+        let reason = rpc::wire::reason(&what, "check that its node runs and can be reached");
         self.told.send_modify(|far| {
             if let Far::Fetching(_, trouble) = far {
                 *trouble = Some(reason);

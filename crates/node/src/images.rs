@@ -1,9 +1,8 @@
-//! Images of an instance on their way from its old host to its new one.
+//! The transfer of an instance's images from its source to its destination.
 //!
-//! The source opens the connection before the instance is suspended, and says for which move it is. The
-//! destination takes it from the host that the coordinator named for that move, and from no other. What there is most of, the
-//! pages of memory, is sent while the instance runs, and what has changed since while CRIU dumps it ([`courier`], [`known`]). Images
-//! of a checkpoint stay on the host ([`saved`]).
+//! The source opens the connection before the instance is suspended, and names the move. The destination accepts it only from the host
+//! that the coordinator named for that move. Most pages of memory are sent while the instance runs, and the changed ones while CRIU
+//! dumps it ([`courier`], [`known`]). Images of a checkpoint stay on the host ([`saved`]).
 
 mod courier;
 mod known;
@@ -18,9 +17,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use broker::Carried;
-use engines::Image;
 use fabric::Vid;
+use instance::{Carried, ImageFile};
 use moves::node::Input;
 use moves::{HostName, MoveId};
 use rpc::wire::{self, Opening, Received};
@@ -46,7 +44,7 @@ const LAYOUT: usize = 100_000;
 /// The most files of one instance.
 const MAX_IMAGES: usize = 100_000;
 
-/// What this host expects from others.
+/// The connections that this host expects from sources of moves.
 #[derive(Default)]
 pub struct Receptions {
     expected: Mutex<HashMap<MoveId, Expected>>,
@@ -70,7 +68,7 @@ impl Receptions {
         self.lock().insert(id, Expected { vid, source, arrived, arrival });
     }
 
-    /// Takes the connection that `from` has opened for a move, if it is expected.
+    /// Accepts the connection that `from` has opened for a move, if it is expected.
     pub fn arrive(&self, id: MoveId, vid: Vid, from: &str, stream: Stream) {
         let expected = self.lock();
         match expected.get(&id) {
@@ -78,7 +76,7 @@ impl Receptions {
                 // One is enough; a second one waits for nobody and is closed.
                 let _ = expected.arrived.try_send(stream);
             }
-            _ => tracing::warn!("{from} offers images of instance {vid} for {id}, which are not expected"),
+            _ => tracing::warn!("{from} offers unexpected images of instance {vid} for {id}"),
         }
     }
 
@@ -88,7 +86,7 @@ impl Receptions {
         arrival.lock().await.recv().await
     }
 
-    /// Expects nothing more for a move.
+    /// Stops expecting a connection for a move.
     pub fn close(&self, id: MoveId) {
         self.lock().remove(&id);
     }
@@ -103,7 +101,7 @@ impl Receptions {
 }
 
 impl Node {
-    /// Opens the connection for a move before the instance is suspended, and keeps what sends over it.
+    /// Opens the connection for a move before the instance is suspended, and keeps its courier.
     pub async fn open_courier(
         &self,
         vid: Vid,
@@ -116,12 +114,12 @@ impl Node {
         Ok(courier)
     }
 
-    /// Keeps what was opened for the move until it is taken, or the instance stays.
+    /// Keeps the courier of a move until it is taken, or the instance stays.
     pub fn keep_courier(&self, vid: Vid, id: MoveId, courier: Arc<Courier>) {
         self.receptions.couriers().insert(vid, (id, courier));
     }
 
-    /// What was opened for the move.
+    /// Takes the courier of a move.
     pub fn take_courier(&self, vid: Vid, id: MoveId) -> Option<Arc<Courier>> {
         self.receptions.couriers().remove(&vid).filter(|(of, _)| *of == id).map(|(_, courier)| courier)
     }
@@ -139,14 +137,14 @@ impl Node {
         Ok(stream)
     }
 
-    /// Sends the images that are left, and returns the size of all that was sent when the destination has verified all; otherwise why not, in words.
+    /// Sends the remaining images, and returns the size of all that was sent once the destination has verified it; otherwise the reason for the failure.
     pub async fn send_rest(
         self: &Arc<Self>,
         vid: Vid,
         destination: &HostName,
         courier: Courier,
         directory: &Path,
-        (carried, images): (Carried, Vec<Image>),
+        (carried, images): (Carried, Vec<ImageFile>),
     ) -> Result<u64, String> {
         let of_memory = courier.given();
         let total = of_memory + images.iter().map(|image| image.size).sum::<u64>();
@@ -155,7 +153,7 @@ impl Node {
         self.taken(destination, answer).map(|()| total)
     }
 
-    /// Why the courier sends nothing more, in words.
+    /// The reason why the courier cannot send any more.
     pub async fn why_not_taken(&self, destination: &HostName, courier: &Courier) -> String {
         let untold = || self.images_not_taken(destination, &io::ErrorKind::BrokenPipe.into());
         self.taken(destination, courier.why().await).err().unwrap_or_else(untold)
@@ -169,10 +167,10 @@ impl Node {
         }
     }
 
-    /// Why nothing can be sent to `destination`, with the way out.
+    /// The reason why sending to `destination` failed, with a remedy.
     pub fn images_not_taken(&self, destination: &HostName, error: &io::Error) -> String {
-        let what = format!("host {destination} did not take the images ({error})");
-        wire::reason(&what, "see that its node runs, or choose another")
+        let what = format!("host {destination} did not accept the images ({error})");
+        wire::reason(&what, "check that its node runs, or choose another host")
     }
 }
 
@@ -181,8 +179,8 @@ async fn in_time<T>(step: impl Future<Output = io::Result<T>>) -> io::Result<T> 
     timeout(STALL, step).await?
 }
 
-/// Tells the source why its images are not taken. What is on its way is read until it has heard that: closed
-/// with bytes unread, the connection would be reset, and the answer lost.
+/// Sends the source the reason for refusing its images. Data in flight is read until the source has received the reason: closing with
+/// unread bytes would reset the connection, and lose the answer.
 pub async fn refuse(stream: &mut Stream, reason: String) -> io::Result<()> {
     in_time(frame::send(stream, &Received::Refused { reason })).await?;
     in_time(tokio::io::copy(stream, &mut tokio::io::sink())).await.map(drop)

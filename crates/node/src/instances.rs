@@ -1,19 +1,20 @@
-//! The instances of this host: started, found again, ended.
+//! The instances of this host: starts them, finds them after a restart, and removes them.
 
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::{Config, InstanceId, Namespace};
-use engines::{InstanceName, Shortage, State};
-use fabric::{Epoch, FabricId, Vid, network};
+use broker::{Config, Namespace};
+use engines::{Shortage, State};
+use fabric::{Epoch, FabricId, InstanceId, Vid, network};
+use instance::{Blueprint, InstanceName};
 use moves::entry::Role;
 use moves::journal::Exit;
 use moves::node::Input;
 use moves::protocol::ToCoordinator;
 use overlay::Mac;
-use rpc::wire::{self, Answer, Blueprint, FromNode, Question};
+use rpc::wire::{self, Answer, FromNode, Question};
 use tokio::sync::{oneshot, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -21,6 +22,7 @@ use tokio::time::timeout;
 use crate::fetching::Fetching;
 use crate::images::saved;
 use crate::node::{Node, Start};
+use crate::operations::unreadable;
 
 /// How often it is asked anew whether an instance has ended; its end is seen at once nevertheless.
 const WAIT: Duration = Duration::from_secs(60);
@@ -28,7 +30,7 @@ const WAIT: Duration = Duration::from_secs(60);
 /// What a shell reports for a command that was killed.
 const KILLED: i32 = 137;
 
-/// An instance, as far as the engine goes.
+/// The engine's part of an instance's state.
 #[derive(Clone, Debug)]
 pub struct Live {
     pub name: InstanceName,
@@ -60,8 +62,7 @@ impl Live {
     }
 }
 
-/// Instances of which what is left is being removed. Another one may have the name of one already, and one that is restored the VID
-/// as well: it must wait for that.
+/// Instances whose remains are being removed. A new instance of the same name, or a restored one of the same VID, must wait for that.
 #[derive(Debug, Default)]
 pub struct Departing(watch::Sender<HashSet<InstanceName>>);
 
@@ -78,7 +79,7 @@ impl Departing {
         });
     }
 
-    /// Waits until nothing is left of an instance called `name`.
+    /// Waits until all remains of an instance called `name` are removed.
     pub async fn wait_for(&self, name: &InstanceName) {
         // It is never closed while somebody waits.
         let _ = self.0.subscribe().wait_for(|names| !names.contains(name)).await;
@@ -96,14 +97,14 @@ impl Node {
         }
     }
 
-    /// The instance is about to end, or has: for this reason, if for no other.
+    /// Records the reason for an instance's end, unless a better one becomes known.
     pub fn is_lost(&self, vid: Vid, reason: &str) {
         if let Some(live) = self.lives().get_mut(&vid) {
             live.lost.get_or_insert_with(|| reason.to_owned());
         }
     }
 
-    /// Finds out what the engine has of the instances in the node's records, and removes the rest.
+    /// Matches the engine's instances with the node's records, and removes the others.
     pub async fn recover(self: &Arc<Self>) -> engines::Result<()> {
         let mut found: std::collections::HashMap<_, _> = self
             .engine(|engine| engine.recover())
@@ -119,14 +120,16 @@ impl Node {
                     if matches!(state, State::Running | State::Stopped)
                         && let Err(error) = self.files.note_death(vid)
                     {
-                        tracing::warn!("instance {vid}: that its output is not whole is not noted: {error}");
+                        tracing::warn!(
+                            "instance {vid}: recording that its output is incomplete failed: {error}"
+                        );
                     }
                 }
-                Err(error) => tracing::warn!("instance {vid}: its blueprint is lost: {error}"),
+                Err(error) => tracing::warn!("instance {vid}: its blueprint cannot be read: {error}"),
             }
         }
         for name in found.into_keys() {
-            tracing::info!("instance {name} is of no use any more, and is removed");
+            tracing::info!("removing instance {name}, which is no longer needed");
             if let Err(error) = self.engine(move |engine| engine.destroy(&name)).await {
                 tracing::warn!("{error}");
             }
@@ -136,14 +139,14 @@ impl Node {
 
     /// A destination has it in its store as well.
     fn read_blueprint(&self, vid: Vid) -> std::io::Result<Blueprint> {
-        let kept = self.files.blueprint(vid).and_then(|bytes| Blueprint::decode(&bytes));
-        match (kept, self.agent.entry(vid).map(|entry| entry.role)) {
-            (Err(_), Some(Role::Destination { spec, .. })) => Blueprint::decode(&spec),
+        let read = |bytes: Vec<u8>| Blueprint::decode(&bytes).map_err(std::io::Error::other);
+        match (self.files.blueprint(vid).and_then(read), self.agent.entry(vid).map(|entry| entry.role)) {
+            (Err(_), Some(Role::Destination { spec, .. })) => read(spec),
             (kept, _) => kept,
         }
     }
 
-    /// Takes the instance on at the broker, if it is not there yet.
+    /// Adds the instance to the broker, unless it is there already.
     pub async fn add_to_broker(&self, vid: Vid, live: &Live) -> engines::Result<()> {
         let id = live.id(vid);
         if self.broker.carried(id).is_some() {
@@ -160,7 +163,7 @@ impl Node {
         self.network.nics.lives_here(Mac(network::mac_of(vid)), epoch);
     }
 
-    /// Notes that the instance runs with first process `pid`, and watches for its end.
+    /// Records that the instance runs with first process `pid`, and watches for its end.
     pub fn runs(self: &Arc<Self>, vid: Vid, pid: Option<i32>) {
         let Some(live) = self.live(vid) else { return };
         self.set_state(vid, State::Running);
@@ -217,7 +220,7 @@ impl Node {
         carried.map_or_else(|| self.files.carried(vid).exit, |carried| carried.exit)
     }
 
-    /// How an instance ended of which nothing runs any more.
+    /// How an instance ended whose processes are gone.
     pub fn exit_of(&self, vid: Vid, live: &Live) -> Exit {
         match self.said_code(vid, live) {
             Some(code) => Exit::Code(code),
@@ -232,7 +235,7 @@ impl Node {
             None => "its processes are gone".into(),
             // Who fetches it ends the instance with itself.
             Some(Fetching { source, .. }) => {
-                format!("its processes are gone, or what fetched the rest of its memory from host {source}")
+                format!("its processes, or its pager that fetched memory from host {source}, are gone")
             }
         }
     }
@@ -293,7 +296,7 @@ impl Node {
 
     /// The description of an instance for whose records there is room.
     fn acceptable(&self, bytes: &[u8]) -> Result<Blueprint, String> {
-        let blueprint = Blueprint::decode(bytes).map_err(|_| "the instance's description cannot be read")?;
+        let blueprint = Blueprint::decode(bytes).map_err(|error| unreadable(&error))?;
         self.agent.ready().map_err(|reason| self.at_home(&reason))?;
         Ok(blueprint)
     }

@@ -1,6 +1,6 @@
-//! The source of a post-copy move: gives the memory of an instance that stands still here to the host where it runs.
+//! The source of a post-copy move: serves the memory of the stopped instance to the host where it runs.
 //!
-//! Nothing is remembered of that beside what a source is anyway. A node that is killed and comes again goes on as soon as it is asked.
+//! It keeps no records beyond those of any source. After a restart the node serves again as soon as the destination asks.
 
 use std::collections::VecDeque;
 use std::io;
@@ -30,7 +30,7 @@ impl Node {
     /// Answers what `host` asks about the memory of an instance that has left for it.
     ///
     /// # Errors
-    /// If the connection fails, or what is asked for is not there.
+    /// If the connection fails, or the requested memory does not exist.
     pub async fn give_memory(
         self: Arc<Self>,
         vid: Vid,

@@ -11,18 +11,18 @@
 //!                    other nodes
 //! ```
 //!
-//! * [`agent`]: feeds the state machine of the moves and does what it says.
-//! * [`operations`]: what the state machine can ask for, with engine and broker. [`no_engine`]: the engine of a host without
-//!   instances.
-//! * [`control`]: the connection to the coordinator. [`output`]: what it asks of what instances have written. [`removed`]: whom it
-//!   says that this node is to believe no more.
-//! * [`linking`]: what it decides about links between hosts. [`links`]: their connections. [`images`]: images from host to host, and
-//!   [`precopy`] before them. [`peers`]: both's connections.
-//! * [`network`]: the overlay. [`metrics`]: how it is, for Prometheus.
-//! * [`state`], [`directory`]: what the node keeps in files, and in memory. [`names`]: what instances are called.
+//! * [`agent`]: feeds events to the state machine of moves, and carries out its orders.
+//! * [`operations`]: the operations that the state machine can order, with engine and broker. [`no_engine`]: the engine of a host
+//!   without instances.
+//! * [`control`]: the connection to the coordinator. [`output`]: answers its questions for the output of instances. [`removed`]: hosts
+//!   that were removed from the cluster, which this node does not trust any more.
+//! * [`linking`]: decides about links between hosts. [`links`]: their connections. [`images`]: the transfer of images, and [`precopy`]
+//!   before it. [`peers`]: connections to other nodes, for both.
+//! * [`network`]: the overlay. [`metrics`]: its metrics for Prometheus.
+//! * [`state`], [`directory`]: the node's state in files, and in memory. [`names`]: the names of instances.
 //!
-//! The node may be killed at any time: instances are not its children and run on, what it must
-//! know is in its files, and processes attach to it again when it is back.
+//! The node may be killed at any time: instances are not its children and run on, its state is in files, and processes attach to it
+//! again when it is back.
 
 mod agent;
 mod cancel;
@@ -66,34 +66,33 @@ use tokio::signal::unix::{SignalKind, signal};
 /// The file in the folder of a node's state that containers have as `/etc/hosts`.
 pub const HOSTS: &str = "hosts";
 
-/// How a node is to run.
+/// The options of a node.
 pub struct NodeOptions {
     /// The host's name: that of its certificate.
     pub name: String,
-    /// Where other nodes reach it.
+    /// The address at which it accepts other nodes.
     pub listen: SocketAddr,
-    /// Where the coordinator listens.
+    /// The coordinator's address.
     pub join: SocketAddr,
-    /// What the overlay may leave to the kernel, if that does it right.
+    /// The kernel offloads that the overlay may use, if they pass their tests.
     pub offloads: Offloads,
-    /// Where Prometheus reads metrics, if anywhere.
+    /// The address at which Prometheus reads metrics, if enabled.
     pub metrics: Option<SocketAddr>,
     /// The directory with the host's certificate.
     pub pki: PathBuf,
-    /// The directory for what the node must remember; its own alone.
+    /// The directory for the node's records; used by this node alone.
     pub state: PathBuf,
-    /// What runs the instances; none if this host takes part in the overlay alone.
+    /// The engine for instances; `None` if this host only joins the overlay.
     pub engine: Option<Box<dyn Engine>>,
-    /// How long an instance's first process may take to say that the command runs. Without its word it counts
-    /// as running.
+    /// How long to wait for an instance's first process to report that the command runs. After that the command counts as running.
     pub start_patience: Duration,
-    /// The instances' devices on the overlay: what the engine plugs in.
+    /// The instances' devices on the overlay, which the engine attaches.
     pub nics: Nics,
-    /// A network device that is plugged into the overlay as soon as that joins this host. Without it the node fails.
+    /// A network device to attach as soon as this host is part of the overlay. If that fails, the node fails.
     pub device: Option<Device>,
-    /// How many bytes of memory a second leave for a move at the most, of each instance that runs meanwhile.
+    /// The limit of each pre-copy, in bytes a second.
     pub move_bandwidth: Option<u64>,
-    /// Called with what a user wants to know.
+    /// Called with each event that a user may want to see.
     pub progress: Box<dyn Fn(Progress) + Send + Sync>,
 }
 
@@ -106,14 +105,14 @@ pub struct Device {
     pub address: Option<String>,
     /// Its MTU, in bytes.
     pub mtu: u32,
-    /// What it was called before, if it was.
+    /// Its former name, if it was renamed.
     pub former: Option<String>,
 }
 
-/// How far a node is.
+/// An event in the start of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// The coordinator cannot be reached: why, in words. Another attempt follows.
+    /// The coordinator cannot be reached, for this reason. Another attempt follows.
     Unreachable(String),
     /// It is connected to the coordinator.
     Connected,
@@ -123,28 +122,28 @@ pub enum Progress {
     Plugged,
 }
 
-/// Why a node does not run.
+/// Why a node cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// Its name is none.
+    /// Its name is not a valid host name.
     #[error(transparent)]
     Name(#[from] InvalidHostName),
     /// It has no usable certificate.
     #[error(transparent)]
     Pki(#[from] PkiError),
     /// Its certificate cannot be used.
-    #[error("the host's certificate cannot be used: issue it anew ({0})")]
+    #[error("the host's certificate cannot be used ({0}): issue a new one with `transhume pki`")]
     Certificate(#[from] rpc::TlsError),
     /// Its records cannot be read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// What is left of its instances cannot be found out.
+    /// The engine cannot find the instances of this host.
     #[error("{0}")]
     Engine(#[from] engines::Error),
     /// A file or a socket cannot be used.
     #[error("{what}: {source}")]
     Io {
-        /// What was to be done.
+        /// The attempted operation.
         what: String,
         /// Why it failed.
         source: std::io::Error,
@@ -161,7 +160,7 @@ pub enum NodeError {
 }
 
 impl NodeError {
-    /// What helps, where the text does not say it.
+    /// The remedy, unless the message includes it.
     #[must_use]
     pub fn remedy(&self) -> &str {
         match self {
@@ -183,7 +182,7 @@ pub async fn serve(options: NodeOptions) -> NodeError {
 /// Runs a node on threads of its own until SIGTERM or SIGINT tells it to end. Its instances run on.
 ///
 /// # Errors
-/// If it cannot begin, or can no longer write what it must remember.
+/// If it cannot start, or can no longer write its records.
 pub fn run(options: NodeOptions) -> Result<(), NodeError> {
     raise_descriptor_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -207,8 +206,8 @@ pub fn run(options: NodeOptions) -> Result<(), NodeError> {
     result
 }
 
-/// Lets the node open as many descriptors as it may: each instance takes some thousand at most. Instances
-/// themselves get the limit that the node was started with.
+/// Raises the node's limit of descriptors to the maximum: each instance takes up to some thousand. Instances themselves get the limit
+/// that the node was started with.
 pub fn raise_descriptor_limit() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     // It always may be raised so far.

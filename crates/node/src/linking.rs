@@ -1,12 +1,12 @@
-//! Links between hosts: who has the process that is wanted, and whether it can have one.
+//! Links between hosts: locates the process at the other end, and decides whether it can have a link.
 //!
-//! What a node decides about that stands here, over [`Surroundings`]: a node has real ones, and a test has a thousand nodes with
-//! simulated ones in virtual time (`many_peers`).
+//! The decisions are written against [`Surroundings`]: a node has real ones, and a test has a thousand nodes with simulated ones in
+//! virtual time (`many_peers`).
 
 use std::collections::BTreeSet;
 
-use broker::LinkRequest;
 use fabric::attach::LinkRefusal;
+use fabric::link::LinkRequest;
 use fabric::{Epoch, Vid};
 use moves::HostName;
 use rpc::wire::{LinkAnswer, LinkQuestion};
@@ -16,10 +16,10 @@ use crate::agent::Unanswered;
 use crate::directory::{Directory, Place};
 use crate::peers::Unreachable;
 
-/// Tells the connections that a node awaits apart. Each is used once.
+/// Identifies a connection that a node expects. Each is used once.
 pub type Nonce = [u8; 16];
 
-/// What a node has to do with where links are concerned.
+/// The parts of a node that links involve.
 pub trait Surroundings: Send + Sync {
     /// An end of a connection to another host.
     type Socket: Send;
@@ -61,7 +61,7 @@ pub trait Surroundings: Send + Sync {
     fn expect(&self, nonce: Nonce, request: LinkRequest) -> Option<u16>;
 }
 
-/// Opens a link to a process on another host: its epoch, and this end.
+/// Opens a link to a process on another host, and returns that process' epoch and this end of the link.
 pub async fn open<S: Surroundings>(
     here: &S,
     request: LinkRequest,
@@ -73,7 +73,7 @@ pub async fn open<S: Surroundings>(
     socket.map(|socket| (epoch, socket)).map_err(|Unreachable| LinkRefusal::Unreachable)
 }
 
-/// Has a process on another host told that it is to open the link.
+/// Asks a process on another host to open the link.
 pub async fn nudge(here: &impl Surroundings, request: LinkRequest) -> Result<(), LinkRefusal> {
     match ask_about(here, &request, LinkQuestion::Nudge(request)).await? {
         (_, LinkAnswer::Nudged) => Ok(()),
@@ -89,7 +89,7 @@ async fn place_of(here: &impl Surroundings, vid: Vid) -> Result<Option<Place>, U
     }
 }
 
-/// The hosts of instances, as far as there are some. From now on it is known where each is.
+/// The hosts of instances, as far as they exist. The places are then in the directory.
 pub async fn hosts_of<S: Surroundings + Clone + 'static>(
     here: &S,
     vids: BTreeSet<Vid>,
@@ -129,7 +129,7 @@ async fn ask_about(
     Err(LinkRefusal::Moving)
 }
 
-/// Answers the node of `from`, which may speak for the instances that it has, what it asks about the link of `request`.
+/// Answers a question of the node of `from` about the link of `request`. That node may speak only for the instances that it has.
 pub async fn answer(
     here: &impl Surroundings,
     from: &HostName,
@@ -168,7 +168,7 @@ async fn check_sender(
     match here.ask_where(vid).await {
         Ok(place) if is_there(&place) => Ok(()),
         Ok(_) => {
-            tracing::warn!("{from} speaks for instance {vid}, which is not there");
+            tracing::warn!("{from} asks on behalf of instance {vid}, which is not there");
             Err(LinkRefusal::Gone)
         }
         Err(Unanswered) => Err(LinkRefusal::Unreachable),

@@ -1,7 +1,7 @@
 //! Links between processes on different hosts.
 //!
 //! The node of the process that opens asks the other's node, over TLS, and names a nonce. Then it connects to the
-//! other's data port over plain TCP and says the nonce; from there on the connection is the processes' own.
+//! other's data port over plain TCP and sends the nonce; from then on the connection belongs to the two processes.
 
 use std::collections::HashMap;
 use std::io;
@@ -9,10 +9,12 @@ use std::net::{SocketAddr, TcpStream as StdStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use broker::directory::Member;
-use broker::{InstanceId, LinkRequest, Passing, Peers, RemoteLink};
+use broker::{Passing, Peers, RemoteLink};
+use fabric::InstanceId;
 use fabric::attach::LinkRefusal;
+use fabric::directory::Member;
 use fabric::directory::Request;
+use fabric::link::LinkRequest;
 use fabric::session::Word;
 use fabric::{Epoch, Vid};
 use moves::HostName;
@@ -34,7 +36,7 @@ const NONCE_LIMIT: Duration = Duration::from_secs(3);
 /// The most connections that are awaited at a time.
 const MAX_AWAITED: usize = 1 << 16;
 
-/// The plain port for links' data, and what is awaited there.
+/// The plain TCP port for link data, and the connections expected at it.
 pub struct DataPort {
     port: u16,
     awaited: Mutex<HashMap<Nonce, (LinkRequest, Instant)>>,
@@ -68,7 +70,7 @@ impl DataPort {
     }
 }
 
-/// How the broker reaches other hosts: by its node.
+/// The broker's way to other hosts: through its node.
 pub struct NodePeers(pub Weak<Node>);
 
 impl Peers for NodePeers {
@@ -174,7 +176,7 @@ impl Node {
                         continue;
                     }
                 }
-                Err(error) => tracing::warn!("no connection accepted: {error}"),
+                Err(error) => tracing::warn!("accepting a connection failed: {error}"),
             }
             sleep(PAUSE).await;
         }
@@ -189,7 +191,7 @@ impl Node {
         let Some(request) = self.data.take(&nonce) else { return };
         let Ok(socket) = socket.into_std() else { return };
         if let Err(reason) = self.broker.deliver(&request, socket) {
-            tracing::debug!("the link from {} to {} is not delivered: {reason:?}", request.from, request.to);
+            tracing::debug!("the link from {} to {} failed: {reason:?}", request.from, request.to);
         }
     }
 }

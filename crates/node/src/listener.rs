@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use broker::pace::{self, Pace};
 use moves::HostName;
 use overlay::tunnel::keys::Direction;
+use pace::Pace;
 use rpc::lobby::{Lobby, PAUSE};
 use rpc::wire::Opening;
 use rpc::{Stream, call, frame};
@@ -31,7 +31,7 @@ impl Node {
                         continue;
                     }
                 }
-                Err(error) => tracing::warn!("no connection accepted: {error}"),
+                Err(error) => tracing::warn!("accepting a connection failed: {error}"),
             }
             sleep(PAUSE).await;
         }
@@ -48,13 +48,13 @@ impl Node {
             Ok(known) => known,
             Err(error) => {
                 if complaints.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now()) {
-                    tracing::warn!("{address} is cut off: {error}");
+                    tracing::warn!("closing the connection from {address}: {error}");
                 }
                 return;
             }
         };
         if let Err(error) = self.welcome(stream, &name, permit).await {
-            tracing::debug!("{name} at {address} is cut off: {error}");
+            tracing::debug!("closing the connection from {name} at {address}: {error}");
         }
     }
 

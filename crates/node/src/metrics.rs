@@ -1,4 +1,4 @@
-//! Metrics of the overlay, as Prometheus reads them: in the OpenMetrics text format, over HTTP.
+//! Metrics of the overlay for Prometheus, in the OpenMetrics text format over HTTP.
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,17 +31,17 @@ fn exposition(state: &NetHostState, flows: &[NetFlow]) -> Result<String, fmt::Er
     tunnels(&mut exposition, &state.tunnels);
     devices(&mut exposition, &state.devices);
     let dropped = state.dropped.iter().map(|(reason, count)| (label("reason", reason), *count));
-    exposition.counters("dropped", "Frames and datagrams that went nowhere", dropped);
-    let help = "Offloads that were found to misbehave, and are used no more";
+    exposition.counters("dropped", "Dropped frames and datagrams", dropped);
+    let help = "Offloads that are disabled because they misbehaved";
     exposition.gauge("offloads_switched_off", help, state.switched_off.len() as f64);
-    exposition.gauge("macs", "MACs that are known", state.macs as f64);
+    exposition.gauge("macs", "Known MAC addresses", state.macs as f64);
     let version = f64::from(state.version.unwrap_or(0));
-    exposition.gauge("topology_version", "The topology by which frames are sent; 0 for none", version);
+    exposition.gauge("topology_version", "The version of the topology in use; 0 for none", version);
     let pairs = flows.iter().filter_map(|flow| {
         let [from, to] = flow.macs.as_ref()?;
         Some((vec![("source", from.clone()), ("destination", to.clone())], flow.bytes_per_second as f64))
     });
-    let help = "What one MAC has sent to another in the last minute, of those that have sent most";
+    let help = "Traffic from one MAC to another in the last minute, for the largest flows";
     exposition.gauges("flow_bytes_per_second", help, pairs.take(MOST_FLOWS));
     exposition.text()
 }
@@ -51,49 +51,49 @@ fn tunnels(exposition: &mut Exposition, tunnels: &[NetTunnel]) {
         tunnels.iter().filter_map(move |tunnel| Some((label("peer", &tunnel.host), value(tunnel)?)))
     };
     let up = each(|tunnel| Some(f64::from(u8::from(tunnel.connected))));
-    exposition.gauges("tunnel_up", "Whether the connection to the other host stands", up);
+    exposition.gauges("tunnel_up", "Whether the connection to the other host is up", up);
     let plain = each(|tunnel| Some(f64::from(u8::from(tunnel.plain))));
-    exposition.gauges("tunnel_plain", "Whether datagrams are not sealed", plain);
+    exposition.gauges("tunnel_plain", "Whether datagrams are sent without encryption", plain);
     let by_tls = each(|tunnel| Some(f64::from(u8::from(tunnel.carrier? == Carrier::Tls))));
-    exposition.gauges(
-        "tunnel_by_tls",
-        "Whether datagrams go over TLS, because UDP does not get through",
-        by_tls,
-    );
+    exposition.gauges("tunnel_by_tls", "Whether datagrams are sent over TLS because UDP is blocked", by_tls);
     let by_kernel = each(|tunnel| Some(f64::from(u8::from(tunnel.by_kernel))));
-    exposition.gauges("tunnel_by_kernel", "Whether the kernel carries frames between stations", by_kernel);
+    exposition.gauges("tunnel_by_kernel", "Whether the kernel forwards frames between stations", by_kernel);
     let time = each(|tunnel| Some(tunnel.round_trip_us? as f64 / 1e6));
-    exposition.gauges("tunnel_round_trip_seconds", "How long a datagram and its answer take of late", time);
+    exposition.gauges(
+        "tunnel_round_trip_seconds",
+        "The recent round-trip time of a datagram and its answer",
+        time,
+    );
     let rate = each(|tunnel| Some(tunnel.carries_bits_per_second? as f64));
-    let help = "What has come there at the best in the last minute";
+    let help = "The highest rate received there in the last minute";
     exposition.gauges("tunnel_carries_bits_per_second", help, rate);
     let length = each(|tunnel| Some(tunnel.datagram_bytes as f64).filter(|bytes| *bytes > 0.0));
-    exposition.gauges(
-        "tunnel_datagram_bytes",
-        "Bytes of a datagram that arrives, as far as is known",
-        length,
-    );
+    exposition.gauges("tunnel_datagram_bytes", "The largest datagram known to arrive, in bytes", length);
     let counted = |value: fn(&NetTunnel) -> u64| {
         tunnels.iter().map(move |tunnel| (label("peer", &tunnel.host), value(tunnel)))
     };
     let carried = counted(|tunnel| tunnel.kernel_frames);
-    exposition.counters("tunnel_kernel_frames", "Frames and segments that the kernel has sent", carried);
+    exposition.counters("tunnel_kernel_frames", "Frames and segments sent by the kernel", carried);
     let sent = counted(|tunnel| tunnel.sent);
     exposition.counters(
         "tunnel_datagrams_sent",
-        "Datagrams sent, as far as the other host has reported",
+        "Datagrams sent, up to the last report of the other host",
         sent,
     );
     let lost = counted(|tunnel| tunnel.lost);
-    exposition.counters("tunnel_datagrams_lost", "Those of them that have not arrived", lost);
+    exposition.counters(
+        "tunnel_datagrams_lost",
+        "Datagrams lost, up to the last report of the other host",
+        lost,
+    );
 }
 
 fn devices(exposition: &mut Exposition, devices: &[NetDevice]) {
     let is_up = |device: &NetDevice| device.failure.is_none() && device.open && device.blocked_s == 0;
     let up = devices.iter().map(|device| (label("device", &device.name), f64::from(u8::from(is_up(device)))));
-    exposition.gauges("device_up", "Whether the device carries frames", up);
+    exposition.gauges("device_up", "Whether the device forwards frames", up);
     let loops = devices.iter().map(|device| (label("device", &device.name), device.loops));
-    exposition.counters("device_loops", "Loops that were found at the device", loops);
+    exposition.counters("device_loops", "Loops detected at the device", loops);
 }
 
 #[cfg(test)]

@@ -17,14 +17,14 @@ const MOST: usize = 1 << 16;
 /// What each container knows of itself.
 const OWN: &str = "127.0.0.1 localhost\n::1 localhost ip6-localhost\n";
 
-/// See the module.
+/// The file with the names of instances.
 pub struct Names {
     file: File,
     known: Mutex<BTreeMap<String, Ipv4Addr>>,
 }
 
 impl Names {
-    /// The file at `path`, which is made if it is not there. It stays the same one, since containers have it mounted.
+    /// Opens the file at `path`, creating it if needed. The file is never replaced, since containers have it mounted.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
         // Whatever the node's umask is: all users in containers read it.
@@ -36,7 +36,7 @@ impl Names {
         Ok(names)
     }
 
-    /// Takes in what the coordinator says.
+    /// Applies a change from the coordinator.
     pub fn change(&self, change: wire::Names) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if change.forget {
@@ -51,7 +51,7 @@ impl Names {
             known.remove(&gone);
         }
         if let Err(error) = self.write(&known) {
-            tracing::warn!("containers do not know all names: {error}");
+            tracing::warn!("writing the names of instances for containers failed: {error}");
         }
     }
 

@@ -1,13 +1,13 @@
 //! This host's part of the overlay.
 //!
-//! * [`tunnels`]: connections to the hosts to which it sends directly, on which keys are agreed.
+//! * [`tunnels`]: connections to the neighbours of this host, over which tunnels agree on keys.
 //! * [`fallback`]: datagrams over these connections.
-//! * [`devices`]: what is plugged in; [`interface`]: how devices of this host are made; [`namespace`]: where they may be.
+//! * [`devices`]: attached devices; [`interface`]: creates network devices of this host; [`namespace`]: network namespaces for them.
 //! * [`nics`]: the devices of instances.
-//! * [`orders`]: what the coordinator says, in its order.
-//! * [`own`]: the device that the node itself is to have.
+//! * [`orders`]: carries out the coordinator's orders one after the other.
+//! * [`own`]: the device of the node itself.
 //!
-//! Nothing of it is there before the coordinator has laid links to this host.
+//! None of it exists before the coordinator has laid links to this host.
 
 mod devices;
 mod fallback;
@@ -58,7 +58,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// How long tunnels may take until a topology is installed without them: less than the coordinator waits.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// See the module.
+/// This host's part of the overlay.
 pub struct Network {
     /// Where datagrams are received.
     address: SocketAddr,
@@ -73,7 +73,7 @@ pub struct Network {
     traffic: Traffic,
     /// Told when a tunnel's connection stands, or is lost.
     changed: Notify,
-    /// Told when the coordinator is to say all anew, as it does to who connects.
+    /// Notified when the coordinator must repeat all orders, as after a reconnect.
     pub renewal: Notify,
 }
 
@@ -117,21 +117,23 @@ impl Joined {
 
 /// What a question about the overlay is answered with before it joins this host.
 fn not_joined() -> String {
-    reason("the overlay does not join this host", "`transhume net layout` joins all hosts that are up")
+    reason("this host is not part of the overlay", "`transhume net layout` adds all hosts that are up")
 }
 
 /// What of `wanted` this host's kernel does right.
 async fn usable_offloads(wanted: Offloads) -> Offloads {
     let tried = tokio::task::spawn_blocking(move || wanted.probe()).await;
     let offloads = tried.map_err(io::Error::other).and_then(|probed| probed).unwrap_or_else(|error| {
-        tracing::warn!("the kernel's offloads cannot be tried, and are not used: {error}");
+        tracing::warn!("the kernel's offloads cannot be tested, and are not used: {error}");
         Offloads::NONE
     });
     if wanted.kernel && !Kernel::is_built() {
-        tracing::warn!("the kernel carries no frames between stations: this was built without clang");
+        tracing::warn!(
+            "the kernel forwards no frames between stations: this program was built without clang"
+        );
     }
     if offloads != wanted {
-        tracing::warn!("of the kernel's offloads these can be used: {offloads:?}");
+        tracing::warn!("usable kernel offloads: {offloads:?}");
     }
     offloads
 }
@@ -144,7 +146,7 @@ async fn carrying_kernel(offloads: &mut Offloads) -> Option<Kernel> {
     let of_taps = offloads.of_taps();
     let made = tokio::task::spawn_blocking(move || Kernel::new(of_taps)).await;
     let kernel = made.map_err(io::Error::other).and_then(|made| made).inspect_err(|error| {
-        tracing::warn!("the kernel carries no frames between stations: {error}");
+        tracing::warn!("the kernel forwards no frames between stations: {error}");
     });
     offloads.kernel = kernel.is_ok();
     kernel.ok()
@@ -191,7 +193,7 @@ impl Node {
     ) -> io::Result<()> {
         let version = topology.version();
         let me = hosts.iter().find(|(_, host)| **host == self.host).map(|(node, _)| *node);
-        let me = me.ok_or_else(|| io::Error::other("it does not name this host"))?;
+        let me = me.ok_or_else(|| io::Error::other("the topology does not name this host"))?;
         let mut joined = self.network.lock().await;
         let is_same = |joined: &Joined| joined.overlay == overlay && joined.me == me;
         if joined.as_ref().is_some_and(|joined| is_same(joined) && joined.topology.version() > version) {
@@ -237,7 +239,7 @@ impl Node {
             }
         };
         if timeout(PATIENCE, standing).await.is_err() {
-            tracing::warn!("not all tunnels of topology {version} stand");
+            tracing::warn!("not all tunnels of topology {version} are up");
         }
         self.tell_coordinator(&rpc::wire::FromNode::Net(FromNode::Installed { version }));
     }
@@ -247,7 +249,10 @@ impl Node {
         let mut nonce = [0; 8];
         getrandom::fill(&mut nonce).map_err(io::Error::other)?;
         let mut socket = Socket::bind(self.network.address).map_err(|error| {
-            io::Error::new(error.kind(), format!("datagrams at {}: {error}", self.network.address))
+            io::Error::new(
+                error.kind(),
+                format!("opening the datagram socket at {}: {error}", self.network.address),
+            )
         })?;
         let mut offloads = usable_offloads(self.network.offloads).await;
         let kernel = carrying_kernel(&mut offloads).await;
@@ -285,7 +290,7 @@ impl Node {
         let joined = self.network.lock().await;
         let Some(joined) = &*joined else { return };
         let off = state::switched_off(joined, &off);
-        tracing::warn!("an offload misbehaves, and is used no more: {}", off.in_words());
+        tracing::warn!("an offload misbehaves, and is now disabled: {}", off.in_words());
         self.tell_coordinator(&rpc::wire::FromNode::Net(FromNode::SwitchedOff(off)));
     }
 
@@ -309,7 +314,7 @@ impl Node {
         }
     }
 
-    /// How the overlay is on this host, and who sends how much to whom of late.
+    /// The state of the overlay on this host, and its recent traffic by pairs of MACs.
     pub async fn look_at_network(&self, window_s: u64) -> (NetHostState, Vec<NetFlow>) {
         match &*self.network.lock().await {
             Some(joined) => (state::of(joined), state::flows(joined, window_s)),
@@ -317,7 +322,7 @@ impl Node {
         }
     }
 
-    /// Answers what the coordinator asks of the overlay.
+    /// Answers a question of the coordinator about the overlay.
     pub async fn answer_about_network(&self, question: Question) -> Result<Answer, String> {
         let mut joined = self.network.lock().await;
         let Some(joined) = &mut *joined else {
@@ -465,7 +470,7 @@ mod tests {
                 let is_there = failure(&joined).is_none();
                 assert_eq!(is_there, leave != "link del br1", "{leave}: {:?}", failure(&joined));
             }
-            assert!(failure(&joined).unwrap().starts_with("br1 is no bridge of this host"));
+            assert!(failure(&joined).unwrap().starts_with("br1 is not a bridge on this host"));
             ip("link add br1 type bridge");
             joined.devices.mend().await;
             assert_eq!(failure(&joined), None);

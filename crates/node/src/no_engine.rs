@@ -1,20 +1,21 @@
-//! The engine of a host that takes part in the overlay alone: it has no instances and takes none.
+//! The engine of a host that has only joined the overlay: it refuses all instances.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use engines::{
-    Blocker, Dump, Engine, Error, Host, InstanceName, InstanceSpec, LeftBehind, MemorySink, Needs, Phases,
-    Recovered, Report, Result, Running, Shortage, Watch,
+    Blocker, Dump, Engine, Error, Host, LeftBehind, MemorySink, Needs, Phases, Recovered, Report, Result,
+    Running, Shortage, Watch,
 };
+use instance::{InstanceName, InstanceSpec};
 
 /// See the module.
 pub struct NoEngine;
 
 fn refused<T>() -> Result<T> {
     Err(Error::unusable(
-        "this host runs no instances: it has joined the overlay alone, by `transhume net up`",
+        "this host runs no instances: it has only joined the overlay, with `transhume net up`",
         "choose a host that runs `transhume node`",
     ))
 }

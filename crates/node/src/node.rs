@@ -4,10 +4,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use broker::{Broker, InstanceId, Observer, Roster};
+use broker::{Broker, Observer};
 use engines::Engine;
 use fabric::attach::NotStarted;
-use fabric::{Vid, device_file};
+use fabric::{InstanceId, Vid, device_file};
+use instance::Roster;
 use moves::HostName;
 use moves::journal::Exit;
 use moves::node::{Input, Output};
@@ -93,7 +94,7 @@ struct Begun {
 async fn begin(options: NodeOptions) -> Result<Begun, NodeError> {
     let runs_instances = options.engine.is_some();
     if runs_instances && let Err(error) = device_file::make() {
-        tracing::warn!("programs that look for the RDMA device in /dev/infiniband will not find it: {error}");
+        tracing::warn!("programs that search /dev/infiniband will not find the RDMA device: {error}");
     }
     let listener = listen(options.listen).await?;
     // Without instances nobody has anything to say there.
@@ -185,8 +186,7 @@ impl Node {
     ) -> engines::Result<T> {
         let engine = self.engine.clone();
         let worked = tokio::task::spawn_blocking(move || work(&*engine)).await;
-        worked
-            .unwrap_or_else(|_| Err(engines::Error::unusable("the engine broke down", "see the node's log")))
+        worked.unwrap_or_else(|_| Err(engines::Error::unusable("the engine panicked", "see the node's log")))
     }
 }
 
@@ -198,14 +198,14 @@ impl Observer for NodeObserver {
         let Some(node) = self.0.upgrade() else { return };
         node.tell_coordinator(&FromNode::Processes { vid: instance.vid, indexes: roster.indexes() });
         if let Err(error) = node.files.write_roster(instance.vid, roster) {
-            tracing::warn!("instance {instance}: its processes are not noted: {error}");
+            tracing::warn!("instance {instance}: recording its processes failed: {error}");
         }
     }
 
     fn exited(&self, instance: InstanceId, code: i32) {
         let Some(node) = self.0.upgrade() else { return };
         if let Err(error) = node.files.write_exit(instance.vid, code) {
-            tracing::warn!("instance {instance}: its exit code is not noted: {error}");
+            tracing::warn!("instance {instance}: recording its exit code failed: {error}");
         }
         node.tell_of_shortage(instance.vid);
         node.input(Input::Exited { vid: instance.vid, exit: Exit::Code(code) });

@@ -1,4 +1,4 @@
-//! What the move protocol's state machine asks for, done with the engine and the broker.
+//! The operations that the state machine of moves orders, carried out with the engine and the broker.
 
 use std::fmt::Display;
 use std::io;
@@ -6,16 +6,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use broker::InstanceId;
-use engines::{Blocker, InstanceName, Needs, Report, Running, State, Watch};
-use fabric::{Epoch, NetworkKind, Vid};
+use engines::{Needs, Report, Running, State, Watch};
+use fabric::{Epoch, InstanceId, NetworkKind, Vid};
+use instance::{Blocker, Blueprint, BlueprintError, InstanceName};
 use moves::entry::Role;
 use moves::journal::Exit;
 use moves::node::{Input, Operation, Outcome};
 use moves::protocol::Suspension;
 use moves::{HostName, MoveId, Side};
 use rpc::frame;
-use rpc::wire::{self, Blueprint, Measurement};
+use rpc::wire::{self, Measurement};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
@@ -99,7 +99,8 @@ impl Node {
     /// instance was started, or has lost its files.
     fn nothing_left(&self) -> Outcome {
         let host = &self.host;
-        let reason = format!("host {host} restarted before it had started it, or has lost its files");
+        let reason =
+            format!("host {host} restarted before it had started the instance, or has lost its files");
         Outcome::Gone { exit: Exit::Lost { reason } }
     }
 
@@ -139,7 +140,7 @@ impl Node {
     }
 
     async fn check_destination(&self, (spec, facts): (&[u8], &[u8]), post_copy: bool) -> Result<Outcome> {
-        let blueprint = Blueprint::decode(spec)?;
+        let blueprint = Blueprint::decode(spec).map_err(|error| unreadable(&error))?;
         let refusal = self.verify(&blueprint, facts, post_copy).await?;
         Ok(refusal.unwrap_or(Outcome::Checked { facts: Vec::new() }))
     }
@@ -188,7 +189,7 @@ impl Node {
         post_copy: bool,
         cancel: &Cancel,
     ) -> Result<Outcome> {
-        let blueprint = Blueprint::decode(spec)?;
+        let blueprint = Blueprint::decode(spec).map_err(|error| unreadable(&error))?;
         if let Some(refusal) = self.verify(&blueprint, facts, post_copy).await? {
             return Ok(refusal);
         }
@@ -355,13 +356,13 @@ impl Node {
     }
 
     fn not_saved(&self, directory: &str, error: &io::Error) -> Reason {
-        let what = format!("host {} cannot save it in {directory} ({error})", self.host);
-        Reason(wire::reason(&what, "mend that, or name another directory"))
+        let what = format!("host {} cannot save the checkpoint in {directory} ({error})", self.host);
+        Reason(wire::reason(&what, "fix this, or choose another directory"))
     }
 
     fn not_loaded(&self, directory: &str, error: &io::Error) -> Reason {
-        let what = format!("host {} cannot take it from {directory} ({error})", self.host);
-        let remedy = "copy the directory of the checkpoint there as it was written, or let all hosts share its file system";
+        let what = format!("host {} cannot read the checkpoint in {directory} ({error})", self.host);
+        let remedy = "copy the directory of the checkpoint there unchanged, or keep it on a file system that all hosts share";
         Reason(wire::reason(&what, remedy))
     }
 
@@ -381,7 +382,7 @@ impl Node {
                 Err(error) => {
                     let Reason(reason) = self.images_missing(vid, &error);
                     if let Err(error) = images::refuse(&mut stream, reason.clone()).await {
-                        tracing::debug!("the source of instance {vid} does not hear why: {error}");
+                        tracing::debug!("sending the reason to the source of instance {vid} failed: {error}");
                     }
                     return Err(Reason(reason));
                 }
@@ -429,15 +430,16 @@ impl Node {
             let what = format!("host {} has no room for its images ({error})", self.host);
             return Reason(wire::reason(&what, "make room there, or choose another host"));
         }
-        let what = format!("its images did not come whole from {source} to host {} ({error})", self.host);
+        let what =
+            format!("its images did not arrive completely from {source} at host {} ({error})", self.host);
         let remedy =
-            format!("see that the node of {source} runs and reaches the other one, then move it again");
+            format!("check that the node of {source} runs and reaches the other one, then move it again");
         Reason(wire::reason(&what, &remedy))
     }
 
     /// What must be remembered of the instance cannot be written.
     fn not_noted(&self, error: &io::Error) -> Reason {
-        let what = format!("host {} cannot write what it must remember of it: {error}", self.host);
+        let what = format!("host {} cannot write its records of the instance: {error}", self.host);
         Reason(wire::reason(&what, "make room there, or choose another host"))
     }
 
@@ -454,7 +456,7 @@ impl Node {
             engines::Error::NoRoom(_) => {
                 return wire::reason(
                     &self.at_home(&error.to_string()),
-                    "free some there, or choose another host",
+                    "free space there, or choose another host",
                 );
             }
             engines::Error::Unusable { what, remedy } => {
@@ -471,9 +473,9 @@ impl Node {
         };
         // CRIU compares what is open with what it was when that was written down.
         let remedy = if what.contains(" has bad size ") {
-            "put that file back as it was when the instance was saved, or save it again"
+            "restore that file to its contents at the time of the checkpoint, or save the instance again"
         } else {
-            "move it again; if that fails too, what CRIU names must be closed or ended first, or another host chosen"
+            "move it again; if that fails too, close or end the object that CRIU names, or choose another host"
         };
         wire::reason(&what, remedy)
     }
@@ -622,6 +624,11 @@ impl Node {
 
 pub fn watch<'a>(cancelled: &'a (dyn Fn() -> bool + Sync)) -> Watch<'a> {
     Watch { cancelled, timeout: ENGINE_LIMIT, ..Watch::QUIET }
+}
+
+/// The reason why a blueprint cannot be decoded, with the remedy.
+pub fn unreadable(error: &BlueprintError) -> String {
+    wire::reason(&error.to_string(), error.remedy())
 }
 
 fn refused(blockers: &[Blocker]) -> Outcome {

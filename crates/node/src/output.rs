@@ -1,8 +1,8 @@
-//! What instances have written: the broker has it while they are here, and the last ones that ended are remembered.
+//! Output of instances: the broker keeps it while they are here, and the node keeps that of the last ones that ended.
 
-use broker::Follower;
 use engines::State;
 use fabric::Vid;
+use instance::Follower;
 use rpc::wire::{Answer, Question, reason};
 use tokio::time::timeout;
 
@@ -30,7 +30,7 @@ impl Node {
     /// The broker forgets an instance that has ended before this node does, but after its output is kept. One that is yet to run
     /// here has nothing to do with what is kept of another one of its VID.
     fn output_without_broker(&self, vid: Vid, from: u64) -> Result<Answer, String> {
-        let not_yet = || "the instance does not run here yet".to_owned();
+        let not_yet = || "the instance is not running here yet".to_owned();
         match self.live(vid).map(|live| live.state) {
             None | Some(State::Ended) => self.output_of_ended(vid, from),
             Some(State::Running) => self.output_of_ended(vid, from).map_err(|_| not_yet()),
@@ -42,8 +42,8 @@ impl Node {
         let kept = self.ended().read(vid, from, LIMIT);
         let (chunks, next, exit) = kept.ok_or_else(|| {
             reason(
-                "the instance's output is not kept any more: its node was restarted, or many others have ended since",
-                "let the command write to a file what must outlive that",
+                "the node no longer keeps the instance's output: it was restarted, or many other instances have ended since",
+                "have the command write important output to a file",
             )
         })?;
         Ok(Answer::Output { chunks, next, exit })
@@ -56,12 +56,10 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use broker::{Carried, Chunk};
-    use engines::{InstanceName, InstanceSpec, Network};
     use fabric::attach::OutputStream::Stdout;
     use fabric::{FabricId, NetworkKind};
+    use instance::{Blueprint, Carried, Chunk, InstanceName, InstanceSpec, Network, Program, Workload};
     use overlay_io::offloads::Offloads;
-    use rpc::wire::Blueprint;
 
     use super::*;
     use crate::instances::Live;
@@ -93,18 +91,9 @@ mod tests {
     fn live(state: State) -> Live {
         let spec = InstanceSpec {
             name: InstanceName::new("job").unwrap(),
-            command: vec!["true".into()],
-            environment: Vec::new(),
-            directory: "/".into(),
-            user: 0,
-            group: 0,
-            groups: Vec::new(),
-            limits: Vec::new(),
             network: Network { mac: [2; 6], address: Ipv4Addr::LOCALHOST, prefix: 8, mtu: 1500 },
-            container: None,
             network_kind: NetworkKind::Bridge,
-            image: None,
-            stdin: false,
+            workload: Workload::Process(Program::new(["true"])),
         };
         Live::new(&Blueprint { fabric: FabricId(1), spec }, state, None)
     }
@@ -117,7 +106,7 @@ mod tests {
         let mut carried = Carried { exit: Some(0), ..Carried::default() };
         carried.output.push(chunk.clone());
         node.lives().insert(vid, live(State::Running));
-        assert!(node.output(vid, 0, None).await.unwrap_err().contains("does not run here yet"));
+        assert!(node.output(vid, 0, None).await.unwrap_err().contains("is not running here yet"));
         node.ended().keep(vid, carried);
         let whole = Ok(Answer::Output { chunks: vec![chunk], next: 1, exit: Some(0) });
         assert_eq!(node.output(vid, 0, None).await, whole, "the broker has forgotten it");

@@ -1,7 +1,7 @@
-//! The memory of an instance on its way to another host, while it runs.
+//! Pre-copy: sends the memory of an instance to its destination while it runs.
 //!
-//! It is looked at, and what the destination does not have of it is sent, again and again, until so little is new that an
-//! instance that stands still is hardly kept waiting for that.
+//! Each round reads the memory, and sends the pages that the destination does not have. Rounds repeat until so few pages are new that
+//! sending them in the blackout takes little time.
 
 use std::sync::Arc;
 

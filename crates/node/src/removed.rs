@@ -1,4 +1,4 @@
-//! Hosts that were removed from the cluster, as the coordinator says.
+//! Hosts that the coordinator reports as removed from the cluster.
 
 use std::sync::Arc;
 

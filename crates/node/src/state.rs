@@ -1,10 +1,10 @@
-//! What a node keeps in files beside its store, so that it finds its instances again after its death.
+//! The node's files beside its store, by which it finds its instances again after a restart.
 //!
 //! | file in `instances/VID/` | |
 //! |---|---|
-//! | `blueprint` | how to make the instance, as it came |
-//! | `carried` | what the broker of its last host knew when it left there |
-//! | `roster` | who has a seat in it |
+//! | `blueprint` | the instance's blueprint, as received |
+//! | `carried` | the state of its last host's broker when it left there |
+//! | `roster` | the processes that have a seat in it |
 //! | `exit` | how its command ended |
 //!
 //! Each is replaced as a whole. They outlive the daemon; what must outlive the machine is in the store.
@@ -13,8 +13,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use broker::{Carried, Roster};
 use fabric::Vid;
+use instance::{Carried, Roster};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -102,7 +102,7 @@ fn encode<T: Serialize>(value: &T) -> io::Result<Vec<u8>> {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
-    use broker::Output;
+    use instance::Output;
 
     use super::*;
 

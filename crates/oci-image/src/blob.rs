@@ -1,4 +1,4 @@
-//! Parts of images as they are read: none is longer than allowed, and each is what its digest says.
+//! Reads parts of images, with limits on their length, and verifies their digests.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
@@ -7,9 +7,11 @@ use std::path::Path;
 use flate2::bufread::MultiGzDecoder;
 use ring::digest::{Context, SHA256};
 
-use crate::digest::Digest;
+use instance::Digest;
 
-/// What `reader` gives, up to so many bytes.
+use crate::digest;
+
+/// Reads all of `reader`, up to `most` bytes.
 ///
 /// # Errors
 /// If there is more, or the reader fails.
@@ -25,26 +27,26 @@ pub fn read_within(reader: impl Read, most: u64) -> io::Result<Vec<u8>> {
 /// The longest index, manifest or configuration that is read, in bytes.
 const MAX_DESCRIPTION: u64 = 4 << 20;
 
-/// Opens a regular file. Nobody waits for what may come out of another one, as a FIFO.
+/// Opens a regular file. Opening another type, such as a FIFO, could block.
 ///
 /// # Errors
-/// If it is none, or cannot be opened.
+/// If it is not a regular file, or cannot be opened.
 pub fn open(path: &Path) -> io::Result<File> {
     match fs::metadata(path)?.is_file() {
         true => File::open(path),
-        false => Err(io::Error::other("it is no regular file")),
+        false => Err(io::Error::other("it is not a regular file")),
     }
 }
 
-/// An index, a manifest or a configuration.
+/// Reads an index, a manifest or a configuration.
 ///
 /// # Errors
-/// If it is no regular file, cannot be read, or has more than 4 MiB.
+/// If it is not a regular file, cannot be read, or has more than 4 MiB.
 pub fn description(path: &Path) -> io::Result<Vec<u8>> {
     read_within(open(path)?, MAX_DESCRIPTION)
 }
 
-/// What was compressed by gzip, by zstd or not at all, as its first bytes say.
+/// A reader that decompresses gzip or zstd, recognized by the first bytes, or reads a file that is not compressed.
 ///
 /// # Errors
 /// If it cannot be read.
@@ -66,7 +68,7 @@ pub fn decompressed(file: File) -> io::Result<Box<dyn Read>> {
     Ok(Box::new(whole))
 }
 
-/// Measures what is read through it.
+/// A reader that counts and digests the bytes read through it.
 pub struct Measured<R> {
     inner: R,
     context: Context,
@@ -74,18 +76,18 @@ pub struct Measured<R> {
 }
 
 impl<R: Read> Measured<R> {
-    /// Lets so many bytes through.
+    /// A reader of at most `most` bytes.
     pub fn new(inner: R, most: u64) -> Self {
         Self { inner, context: Context::new(&SHA256), left: most }
     }
 
-    /// The digest of all that there is, read to its end, and how many bytes more it might have had.
+    /// Reads to the end, and returns the digest and the remaining number of bytes.
     ///
     /// # Errors
-    /// As those of reading.
+    /// Those of reading.
     pub fn finish(mut self) -> io::Result<(Digest, u64)> {
         io::copy(&mut self, &mut io::sink())?;
-        Ok((Digest::finished(self.context.finish().as_ref()), self.left))
+        Ok((digest::finished(&self.context.finish()), self.left))
     }
 }
 
@@ -93,7 +95,7 @@ impl<R: Read> Read for Measured<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(buffer)?;
         self.left = self.left.checked_sub(read as u64).ok_or_else(|| {
-            io::Error::new(io::ErrorKind::StorageFull, "it unpacks to more than there is room for")
+            io::Error::new(io::ErrorKind::StorageFull, "it unpacks to more bytes than the limit")
         })?;
         self.context.update(&buffer[..read]);
         Ok(read)
@@ -105,11 +107,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_longer_than_allowed_is_not_read_on() {
+    fn reading_stops_at_the_limit() {
         let endless = || io::repeat(7);
         assert!(read_within(endless(), 4096).unwrap_err().to_string().contains("longer than 4 KiB"));
         let (digest, left) = Measured::new(&b"abc"[..], 5).finish().unwrap();
-        assert_eq!((digest, left), (Digest::of(b"abc"), 2));
+        assert_eq!((digest, left), (digest::of(b"abc"), 2));
         let refused = Measured::new(endless(), 1 << 20).finish().unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::StorageFull);
     }

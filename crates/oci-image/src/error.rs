@@ -1,22 +1,22 @@
-//! What is wrong with an image, in words.
+//! The error of this crate.
 
 use serde::{Deserialize, Serialize};
 
-/// The result of what reads images.
+/// The result of reading an image.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What is wrong with an image, and what to do about it.
+/// Why an image cannot be used, with a remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{what}: {remedy}")]
 pub struct Error {
-    /// One clause that names the thing.
+    /// The reason: one clause that names the object.
     pub what: String,
-    /// One clause.
+    /// The remedy: one clause.
     pub remedy: String,
 }
 
 impl Error {
-    /// What is wrong, and the way out.
+    /// An error with this reason and remedy.
     pub fn new(what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { what: what.into(), remedy: remedy.into() }
     }

@@ -1,6 +1,6 @@
-//! One layer's files, put above those of the layers below, in the root directory of this process.
+//! Unpacks one layer over the files of the layers below, in the root directory of this process.
 //!
-//! A file named `.wh.NAME` takes away `NAME` of the layers below, and `.wh..wh..opq` all that these have in its directory.
+//! A whiteout file `.wh.NAME` removes `NAME` of the layers below, and `.wh..wh..opq` all their entries in its directory.
 
 use std::collections::HashSet;
 use std::ffi::{CString, OsStr};
@@ -13,39 +13,39 @@ use std::time::{Duration, SystemTime};
 
 use tar::{Archive, Entry, EntryType};
 
-/// What begins the name of a file that takes another away.
+/// The prefix of a whiteout file.
 const WHITEOUT: &str = ".wh.";
-/// What begins the names of files about the layer itself.
+/// The prefix of metadata files of a layer.
 const META: &str = ".wh..wh.";
-/// What takes away all of a directory.
+/// The opaque whiteout, which empties a directory.
 const OPAQUE: &str = ".wh..wh..opq";
 
-/// What begins the names of extended attributes in an archive.
+/// The prefix of extended attributes in an archive.
 const ATTRIBUTE: &str = "SCHILY.xattr.";
-/// Extended attributes that are the files' own. Others are the kernel's, and of this host.
+/// Prefixes of extended attributes that belong to files. Other ones belong to the kernel of a host.
 const CARRIED: [&str; 2] = ["user.", "security.capability"];
 
 /// A layer that is being unpacked.
 pub struct Unpacking {
     left: u64,
-    /// What this layer has brought, which its whiteouts do not concern.
+    /// The files of this layer, to which its whiteouts do not apply.
     brought: HashSet<PathBuf>,
-    /// The directories in which that is.
+    /// The parent directories of these files.
     holding: HashSet<PathBuf>,
-    /// When its directories were changed last, which what comes into them would change.
+    /// The modification times of its directories, set at the end because new entries change them.
     times: Vec<(PathBuf, SystemTime)>,
 }
 
 impl Unpacking {
-    /// At most so many files.
+    /// An unpacking of at most so many files.
     pub fn of(files: u64) -> Self {
         Self { left: files, brought: HashSet::new(), holding: HashSet::new(), times: Vec::new() }
     }
 
-    /// Unpacks all of the archive, and returns how many files more it might have had.
+    /// Unpacks the whole archive, and returns the remaining number of files.
     ///
     /// # Errors
-    /// If a file cannot be made as the archive says.
+    /// If a file cannot be created as the archive says.
     pub fn all(mut self, archive: impl Read) -> io::Result<u64> {
         let mut archive = Archive::new(archive);
         archive.set_preserve_permissions(true);
@@ -59,7 +59,7 @@ impl Unpacking {
                 .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
         }
         for (path, time) in self.times.into_iter().rev() {
-            // Not what has taken its place since.
+            // A later entry may have replaced the directory.
             if fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir()) {
                 File::open(&path)?.set_modified(time)?;
             }
@@ -77,7 +77,7 @@ impl Unpacking {
             return Ok(());
         }
         if let Some(name) = name.strip_prefix(WHITEOUT.as_bytes()) {
-            // A name alone, which leads nowhere else.
+            // The name must be a single component.
             let gone = parent.join(OsStr::from_bytes(name));
             let leads_on = name.is_empty() || name == b"." || name == b"..";
             return if leads_on { Err(io::ErrorKind::InvalidData.into()) } else { self.take_away(&gone) };
@@ -99,7 +99,7 @@ impl Unpacking {
             EntryType::Link => link(entry, &path)?,
             EntryType::Char | EntryType::Block | EntryType::Fifo => make_node(entry, &path)?,
             EntryType::XGlobalHeader => return Ok(()),
-            other => return Err(io::Error::other(format!("a file of a kind that is not known ({other:?})"))),
+            other => return Err(io::Error::other(format!("a file of an unknown type ({other:?})"))),
         }
         carry_attributes(entry, &path)?;
         self.remember(path);
@@ -107,7 +107,7 @@ impl Unpacking {
     }
 
     fn remember(&mut self, path: PathBuf) {
-        // Above one that is known all are.
+        // If a directory is recorded, its parents are too.
         for above in path.ancestors().skip(1) {
             if !self.holding.insert(above.to_owned()) {
                 break;
@@ -116,20 +116,20 @@ impl Unpacking {
         self.brought.insert(path);
     }
 
-    /// Takes away what the layers below have of this name.
+    /// Removes the file of this name of the layers below.
     fn take_away(&self, path: &Path) -> io::Result<()> {
         if self.brought.contains(path) {
             return Ok(());
         }
         match fs::symlink_metadata(path) {
-            // What this layer has brought into it stays.
+            // Files of this layer in it stay.
             Ok(_) if self.holding.contains(path) => self.take_away_all(path),
             Ok(found) => remove(path, &found),
             Err(_) => Ok(()),
         }
     }
 
-    /// Takes away all that the layers below have in a directory.
+    /// Removes all entries of the layers below in a directory.
     fn take_away_all(&self, directory: &Path) -> io::Result<()> {
         let Ok(entries) = fs::read_dir(directory) else { return Ok(()) };
         for entry in entries {
@@ -139,7 +139,7 @@ impl Unpacking {
     }
 }
 
-/// The name from the root on, without what would lead out of a directory.
+/// The absolute path of a name, which must not contain `..`.
 fn plain(path: &Path) -> io::Result<PathBuf> {
     let mut plain = PathBuf::from("/");
     for part in path.components() {
@@ -155,7 +155,7 @@ fn plain(path: &Path) -> io::Result<PathBuf> {
     Ok(plain)
 }
 
-/// Removes what is there of another kind. A directory stays where one comes.
+/// Removes an existing file of another type. A directory stays if the entry is a directory.
 fn make_way(path: &Path, kind: EntryType) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() && kind == EntryType::Directory => Ok(()),
@@ -173,7 +173,7 @@ fn link(entry: &Entry<'_, impl Read>, path: &Path) -> io::Result<()> {
     fs::hard_link(plain(&target)?, path)
 }
 
-/// Makes a device or a named pipe.
+/// Creates a device or a named pipe.
 fn make_node(entry: &Entry<'_, impl Read>, path: &Path) -> io::Result<()> {
     let header = entry.header();
     let kind = match header.entry_type() {
@@ -192,7 +192,7 @@ fn make_node(entry: &Entry<'_, impl Read>, path: &Path) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(header.mode()? & 0o7777))
 }
 
-/// Sets the extended attributes, which a change of owner would have taken away again.
+/// Sets the extended attributes. Must come after a change of owner, which removes some.
 fn carry_attributes(entry: &mut Entry<'_, impl Read>, path: &Path) -> io::Result<()> {
     let Some(extensions) = entry.pax_extensions()? else { return Ok(()) };
     for extension in extensions {

@@ -1,4 +1,4 @@
-//! An OCI image layout: `index.json`, which names manifests, and `blobs/sha256`, where each part lies under its digest.
+//! An OCI image layout: `index.json` lists manifests, and `blobs/sha256` holds each part under its digest.
 
 use std::path::{Path, PathBuf};
 
@@ -6,25 +6,27 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::blob::description;
-use crate::digest::Digest;
+use instance::Digest;
+
+use crate::digest;
 use crate::{Error, Result};
 
-/// The most layers of an image; the kernel's overlay file systems and other engines have fewer.
+/// The most layers of an image, more than overlay file systems and other engines allow.
 const MAX_LAYERS: usize = 512;
-/// The most images of which one is looked for.
+/// The most images to search.
 const MAX_IMAGES: usize = 1024;
-/// Indexes may name further ones, for other machines.
+/// The most nested indexes, which list images for several platforms.
 const MAX_DEPTH: usize = 3;
 
 /// The annotation that is an image's tag.
 const TAG: &str = "org.opencontainers.image.ref.name";
-/// The tag that is meant when none is given.
+/// The default tag.
 const LATEST: &str = "latest";
 
-/// The machines for which images are run, as these name them.
+/// The platform of images: operating system and architecture.
 const MACHINE: (&str, &str) = ("linux", "amd64");
 
-/// See the module.
+/// A layout directory with its index.
 pub struct Layout {
     directory: PathBuf,
     index: Index,
@@ -33,13 +35,13 @@ pub struct Layout {
 /// An image in a layout.
 #[derive(Clone, Debug)]
 pub struct Image {
-    /// What it says of its command.
+    /// Its configuration.
     pub config: Config,
     layers: Vec<Layer>,
     root: Digest,
 }
 
-/// A layer: where it lies, and the digest of what it unpacks to.
+/// A layer: its file, and the digest of its unpacked archive.
 #[derive(Clone, Debug)]
 pub(crate) struct Layer {
     pub blob: PathBuf,
@@ -47,31 +49,31 @@ pub(crate) struct Layer {
 }
 
 impl Image {
-    /// What its files are known by.
+    /// The digest of its files.
     #[must_use]
     pub fn root(&self) -> &Digest {
         &self.root
     }
 
-    /// From below.
+    /// The layers, the lowest first.
     pub(crate) fn layers(&self) -> &[Layer] {
         &self.layers
     }
 }
 
-/// What an image says of its command.
+/// The configuration of an image's command.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Config {
-    /// As whom it runs: `USER`, `UID`, `USER:GROUP` or `UID:GID`; empty for root.
+    /// Its user: `USER`, `UID`, `USER:GROUP` or `UID:GID`; empty for root.
     pub user: Option<String>,
     /// Its environment, as `NAME=VALUE`.
     pub env: Option<Vec<String>>,
     /// The beginning of the command.
     pub entrypoint: Option<Vec<String>>,
-    /// What follows, unless other words are given.
+    /// Its default arguments.
     pub cmd: Option<Vec<String>>,
-    /// Where it starts.
+    /// Its working directory.
     pub working_dir: Option<String>,
 }
 
@@ -123,7 +125,7 @@ impl Descriptor {
         self.annotations.get(TAG).map(String::as_str)
     }
 
-    /// Docker's own kinds are called otherwise, and are the same inside.
+    /// Whether it is an index; Docker's media types have other names and the same contents.
     fn is_index(&self) -> bool {
         self.media_type.contains("image.index") || self.media_type.contains("manifest.list")
     }
@@ -139,21 +141,21 @@ impl Layout {
     /// Reads the index.
     ///
     /// # Errors
-    /// If it is not there, or is none.
+    /// If it does not exist, or is invalid.
     pub fn open(directory: &Path) -> Result<Self> {
         let path = directory.join("index.json");
         let index = description(&path).map_err(|error| {
-            let what = format!("{} is no OCI image layout (index.json: {error})", directory.display());
-            Error::new(what, "`skopeo copy … oci:DIR:TAG` makes one; it has to be on each host")
+            let what = format!("{} is not an OCI image layout (index.json: {error})", directory.display());
+            Error::new(what, "create one on each host with `skopeo copy … oci:DIR:TAG`")
         })?;
         let index = parse(&index, &path.display().to_string())?;
         Ok(Self { directory: directory.to_owned(), index })
     }
 
-    /// The image with this tag; without one the only one, or `latest`.
+    /// The image with this tag; without a tag, the only image, or `latest`.
     ///
     /// # Errors
-    /// If there is none, or it is not whole.
+    /// If it does not exist, or is damaged.
     pub fn tagged(&self, tag: Option<&str>) -> Result<Image> {
         let manifests = &self.index.manifests;
         let found = match (tag, manifests.as_slice()) {
@@ -165,18 +167,18 @@ impl Layout {
             let what = format!("there is no image `{tag}` in {}", self.directory.display());
             let tags: Vec<&str> = manifests.iter().filter_map(Descriptor::tag).take(16).collect();
             let remedy = match tags.as_slice() {
-                [] => "copy it there: `skopeo copy … oci:DIRECTORY:TAG`".to_owned(),
-                tags => format!("choose one that is there: {}", tags.join(", ")),
+                [] => "copy it there with `skopeo copy … oci:DIRECTORY:TAG`".to_owned(),
+                tags => format!("choose an existing one: {}", tags.join(", ")),
             };
             Error::new(what, remedy)
         })?;
         self.image(&self.for_this_machine(found, MAX_DEPTH)?)
     }
 
-    /// The image whose files are `root`, under whatever tag.
+    /// The image with the files `root`, under any tag.
     ///
     /// # Errors
-    /// If one cannot be read that may be it.
+    /// If an image that may be the one cannot be read.
     pub fn with_root(&self, root: &Digest) -> Result<Option<Image>> {
         let mut unreadable = None;
         for manifest in self.index.manifests.iter().take(MAX_IMAGES) {
@@ -190,7 +192,7 @@ impl Layout {
         unreadable.map_or(Ok(None), Err)
     }
 
-    /// The manifest itself, or the one for this machine that an index names.
+    /// The manifest itself, or the one for this platform in an index.
     fn for_this_machine(&self, found: &Descriptor, depth: usize) -> Result<Descriptor> {
         if !found.is_index() {
             return Ok(found.clone());
@@ -211,20 +213,17 @@ impl Layout {
         }
         let unpacked = configuration.rootfs.diff_ids;
         let (count, directory) = (unpacked.len(), self.directory.display());
-        let root = Digest::of_chain(&unpacked).filter(|_| count <= MAX_LAYERS);
+        let root = digest::of_chain(&unpacked).filter(|_| count <= MAX_LAYERS);
         let root = root.filter(|_| count == manifest.layers.len()).ok_or_else(|| {
             let layers = manifest.layers.len();
-            let what = format!("an image in {directory} has {layers} layers, and digests of {count}");
-            Error::new(
-                what,
-                format!("choose one with as many of both, and at least 1 and at most {MAX_LAYERS}"),
-            )
+            let what = format!("an image in {directory} has {layers} layers, but {count} digests of layers");
+            Error::new(what, format!("choose an image with equal numbers, from 1 to {MAX_LAYERS}"))
         })?;
         let blobs = manifest.layers.iter().map(|layer| self.blob(&layer.digest));
         let layers: Vec<Layer> =
             blobs.zip(unpacked).map(|(blob, unpacked)| Layer { blob, unpacked }).collect();
         if let Some(layer) = layers.iter().find(|layer| !layer.blob.is_file()) {
-            return Err(damaged(&layer.blob.display().to_string(), "it is not there"));
+            return Err(damaged(&layer.blob.display().to_string(), "it does not exist"));
         }
         Ok(Image { config: configuration.config.unwrap_or_default(), layers, root })
     }
@@ -232,20 +231,20 @@ impl Layout {
     fn for_another_machine(&self) -> Error {
         let (os, architecture) = MACHINE;
         let what = format!("the image in {} is not for {os} on {architecture}", self.directory.display());
-        Error::new(what, "get the one that is: `skopeo --override-arch amd64 copy …`")
+        Error::new(what, "copy the right one with `skopeo --override-arch amd64 copy …`")
     }
 
     fn blob(&self, digest: &Digest) -> PathBuf {
         self.directory.join("blobs").join("sha256").join(digest.digits())
     }
 
-    /// What lies under this digest.
+    /// Reads the description with this digest.
     fn description<T: DeserializeOwned>(&self, digest: &Digest) -> Result<T> {
         let path = self.blob(digest);
         let bytes =
             description(&path).map_err(|error| damaged(&path.display().to_string(), &error.to_string()))?;
-        if Digest::of(&bytes) != *digest {
-            return Err(damaged(&path.display().to_string(), "its digest is another"));
+        if digest::of(&bytes) != *digest {
+            return Err(damaged(&path.display().to_string(), "its digest differs"));
         }
         parse(&bytes, &path.display().to_string())
     }
@@ -255,7 +254,7 @@ fn parse<T: DeserializeOwned>(bytes: &[u8], path: &str) -> Result<T> {
     serde_json::from_slice(bytes).map_err(|error| damaged(path, &error.to_string()))
 }
 
-/// A part of an image is not what it should be.
+/// An error for a damaged part of an image.
 pub(crate) fn damaged(path: &str, why: &str) -> Error {
     Error::new(format!("a part of an image is damaged ({path}: {why})"), "copy the image again")
 }

@@ -1,4 +1,4 @@
-//! Container images: where they are, what they say, and how their files are unpacked (ADR 0029).
+//! Container images: locates, reads and unpacks them (ADR 0029).
 //!
 //! ```text
 //! Source ──▶ Layout   index.json ─▶ manifest ─▶ configuration ─▶ Image     by digest, each of them checked
@@ -9,11 +9,11 @@
 //! * [`Source`]: how a user names an image;
 //! * [`Layout`]: an OCI image layout, a directory with the parts of images under their digests;
 //! * [`podman`]: images of the local podman;
-//! * [`Digest`]: what a part, or the files of an image, are known by;
-//! * [`unpack`]: from layers to files, in a process of its own.
+//! * [`digest`]: identifies a part of an image, or its files;
+//! * [`unpack`]: unpacks layers to files, in a confined process.
 
 mod blob;
-mod digest;
+pub mod digest;
 mod error;
 mod layer;
 mod layout;
@@ -24,8 +24,8 @@ mod tests;
 mod unpack;
 
 pub use blob::description;
-pub use digest::{BadDigest, Digest};
 pub use error::{Error, Result};
+pub use instance::{BadDigest, Digest};
 pub use layout::{Config, Image, Layout};
 pub use source::Source;
 pub use unpack::{Limits, unpack};

@@ -1,21 +1,21 @@
-//! How a user names an image.
+//! The user's name of an image.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use crate::digest::Digest;
 use crate::layout::{Config, Layout};
 use crate::{Error, Result, podman};
+use instance::Digest;
 
-/// Where an image is.
+/// The location of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// In an OCI image layout: `oci:DIR` or `oci:DIR:TAG`.
     Layout {
         /// The layout.
         directory: PathBuf,
-        /// The image in it. Without it there must be one only, or one that is called `latest`.
+        /// The image's tag in the layout. Without one, the layout must have a single image, or one tagged `latest`.
         tag: Option<String>,
     },
     /// In podman's storage: `podman:NAME`.
@@ -26,10 +26,10 @@ impl Source {
     const LAYOUT: &str = "oci:";
     const PODMAN: &str = "podman:";
 
-    /// What the image says of its command, and what its files are known by.
+    /// The configuration of the image, and the digest of its files.
     ///
     /// # Errors
-    /// If it is not there, or is not whole.
+    /// If it does not exist, or is damaged.
     pub fn look(&self) -> Result<(Config, Digest)> {
         match self {
             Self::Layout { directory, tag } => {
@@ -40,10 +40,10 @@ impl Source {
         }
     }
 
-    /// Checks that the image whose files are `root` is there: in a layout under whatever tag.
+    /// Checks that the image with the files `root` exists, in a layout under any tag.
     ///
     /// # Errors
-    /// If it is not, or another image is in its place.
+    /// If it does not exist, or another image has its name.
     pub fn must_have(&self, root: &Digest) -> Result<()> {
         let found = match self {
             Self::Layout { directory, .. } => Layout::open(directory)?.with_root(root)?.is_some(),
@@ -53,8 +53,8 @@ impl Source {
             return Ok(());
         }
         Err(Error::new(
-            format!("image differs: {self} is another one there"),
-            "put the same image on all hosts, by the same name",
+            format!("image differs: {self} is another image there"),
+            "copy the same image to all hosts, under the same name",
         ))
     }
 }
@@ -64,9 +64,9 @@ impl FromStr for Source {
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         if let Some(name) = text.strip_prefix(Self::PODMAN).filter(|name| !name.is_empty()) {
-            // What begins with a hyphen would be an option of podman's.
+            // A name that begins with a hyphen would be an option of podman.
             if name.starts_with('-') {
-                return Err(format!("`{name}` is no name of an image"));
+                return Err(format!("`{name}` is not the name of an image"));
             }
             return Ok(Self::Podman(name.to_owned()));
         }
@@ -76,7 +76,7 @@ impl FromStr for Source {
             None => (place, None),
         };
         if directory.is_empty() || tag.as_ref().is_some_and(String::is_empty) {
-            return Err("an image is oci:DIR, oci:DIR:TAG or podman:NAME".into());
+            return Err("an image must be given as oci:DIR, oci:DIR:TAG or podman:NAME".into());
         }
         Ok(Self::Layout { directory: directory.into(), tag })
     }
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_as_they_are_written() {
+    fn a_parsed_source_is_displayed_unchanged() {
         for text in ["oci:/srv/a", "oci:/srv/a:1.0", "podman:debian:12", "podman:localhost/a:b"] {
             assert_eq!(text.parse::<Source>().unwrap().to_string(), text);
         }

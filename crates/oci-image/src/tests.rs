@@ -1,4 +1,4 @@
-//! Images as others write them, and as nobody should.
+//! Tests with valid, damaged and hostile images.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -12,11 +12,11 @@ use tar::{Builder, EntryType, Header};
 use tempfile::TempDir;
 
 use crate::unpack::{apply_all, confine, layers};
-use crate::{Digest, Layout, Limits, Result, Source};
+use crate::{Digest, Layout, Limits, Result, Source, digest};
 
 const LIMITS: Limits = Limits { bytes: 1 << 20, files: 100 };
 
-/// An archive that is being written.
+/// An archive under construction.
 struct Archive(Builder<Vec<u8>>);
 
 impl Archive {
@@ -26,7 +26,7 @@ impl Archive {
 
     fn add(mut self, kind: EntryType, path: &str, link: &str, content: &[u8]) -> Self {
         let mut header = Header::new_gnu();
-        // As it stands: the builder refuses what a hostile one writes.
+        // Written byte by byte: the builder refuses hostile names.
         let name = &mut header.as_gnu_mut().unwrap().name;
         name[..path.len()].copy_from_slice(path.as_bytes());
         let to = &mut header.as_gnu_mut().unwrap().linkname;
@@ -63,25 +63,25 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// A layout, and a place to unpack to.
+/// A layout, and a directory to unpack into.
 struct Made {
     folder: TempDir,
     root: Digest,
 }
 
 impl Made {
-    /// Of layers, each as it lies there and unpacked.
+    /// A layout with layers, each given as stored and as unpacked.
     fn of(layers: &[(Vec<u8>, &[u8])]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let blobs = folder.path().join("blobs/sha256");
         fs::create_dir_all(&blobs).unwrap();
         fs::create_dir(folder.path().join("files")).unwrap();
         let put = |bytes: &[u8]| {
-            let digest = Digest::of(bytes);
+            let digest = digest::of(bytes);
             fs::write(blobs.join(digest.digits()), bytes).unwrap();
             json!({ "mediaType": "", "digest": digest.to_string(), "size": bytes.len() })
         };
-        let unpacked: Vec<Digest> = layers.iter().map(|(_, unpacked)| Digest::of(unpacked)).collect();
+        let unpacked: Vec<Digest> = layers.iter().map(|(_, unpacked)| digest::of(unpacked)).collect();
         let config = json!({ "os": "linux", "architecture": "amd64", "config": { "Cmd": ["/x"] },
             "rootfs": { "type": "layers", "diff_ids": unpacked } });
         let layers: Vec<Value> = layers.iter().map(|(blob, _)| put(blob)).collect();
@@ -90,7 +90,7 @@ impl Made {
         manifest["annotations"] = json!({ "org.opencontainers.image.ref.name": "v1" });
         let index = json!({ "schemaVersion": 2, "manifests": [manifest] });
         fs::write(folder.path().join("index.json"), index.to_string()).unwrap();
-        Self { folder, root: Digest::of_chain(&unpacked).unwrap() }
+        Self { folder, root: digest::of_chain(&unpacked).unwrap() }
     }
 
     fn plain(layers: Vec<Vec<u8>>) -> Self {
@@ -102,7 +102,7 @@ impl Made {
         self.folder.path().join("files").join(path)
     }
 
-    /// Unpacks it in a thread with a root directory of its own.
+    /// Unpacks it in a thread with its own root directory.
     fn unpack(&self, limits: Limits) -> Result<()> {
         let layers = layers(self.folder.path(), &self.root)?;
         let files = self.file("");
@@ -125,7 +125,7 @@ fn read(path: &Path) -> String {
 }
 
 #[test]
-fn layers_lie_above_each_other_however_they_are_compressed() {
+fn unpacks_layers_in_order_with_each_compression() {
     let first = Archive::new().directory("./").directory("d/").file("d/gone", "1").file("d/kept", "2");
     let first =
         first.directory("o").file("o/gone", "3").file("changed", "4").directory("was/").file("was/in", "5");
@@ -163,7 +163,7 @@ fn layers_lie_above_each_other_however_they_are_compressed() {
 }
 
 #[test]
-fn nothing_leads_out_of_an_image() {
+fn no_name_or_link_leads_out_of_an_image() {
     for (kind, path, link) in [
         (EntryType::Regular, "../out", ""),
         (EntryType::Regular, "a/../../out", ""),
@@ -175,7 +175,7 @@ fn nothing_leads_out_of_an_image() {
         assert!(refused.contains("is damaged"), "{path}: {refused}");
         assert!(!made.folder.path().join("out").exists());
     }
-    // A link that leads out is followed within the image, and is none that whiteouts follow.
+    // A link that leads out is resolved within the image, and whiteouts do not follow it.
     let outside = tempfile::tempdir().unwrap();
     let target = outside.path().to_str().unwrap();
     fs::write(outside.path().join("kept"), "").unwrap();
@@ -188,7 +188,7 @@ fn nothing_leads_out_of_an_image() {
 }
 
 #[test]
-fn what_is_damaged_or_too_large_is_refused() {
+fn refuses_damaged_and_too_large_layers() {
     let layer = Archive::new().file("a", "b").end();
     let other = Made::of(&[(layer.clone(), b"another")]);
     assert!(other.refusal().contains("it unpacks to sha256:"));
@@ -196,16 +196,16 @@ fn what_is_damaged_or_too_large_is_refused() {
     assert!(Made::plain(vec![many.end()]).refusal().contains("too many files"));
     let large = vec![0; 2 << 20];
     let bomb = Made::of(&[(gzip(&large), &large)]);
-    assert!(bomb.refusal().contains("more than there is room for"));
+    assert!(bomb.refusal().contains("more bytes than the limit"));
     let odd = Archive::new().add(EntryType::new(b'Z'), "odd", "", &[]).end();
-    assert!(Made::plain(vec![odd]).refusal().contains("a kind that is not known"));
+    assert!(Made::plain(vec![odd]).refusal().contains("of an unknown type"));
     for cut in [&gzip(&layer)[..40], &zstd::encode_all(layer.as_slice(), 1).unwrap()[..40], &layer[..600]] {
         assert!(Made::of(&[(cut.to_vec(), &layer)]).refusal().contains("is damaged"));
     }
 }
 
 #[test]
-fn a_layout_is_believed_by_its_digests_only() {
+fn refuses_parts_that_do_not_match_their_digests() {
     let made = Made::plain(vec![Archive::new().file("a", "b").end()]);
     let layout = made.folder.path();
     let source = |tag: &str| format!("oci:{}{tag}", layout.display()).parse::<Source>().unwrap();
@@ -214,9 +214,9 @@ fn a_layout_is_believed_by_its_digests_only() {
     assert_eq!(source("").look().unwrap().1, root);
     let missing = source(":v2").look().unwrap_err();
     assert!(missing.what.contains("no image `v2`") && missing.remedy.contains("v1"), "{missing}");
-    // By whatever tag, but not another one.
+    // Under any tag, but not another image.
     assert_eq!(source(":v2").must_have(&root), Ok(()));
-    let differs = source(":v1").must_have(&Digest::of(b"another")).unwrap_err();
+    let differs = source(":v1").must_have(&digest::of(b"another")).unwrap_err();
     assert!(differs.what.starts_with("image differs: "), "{differs}");
     assert!(Layout::open(&layout.join("blobs")).is_err());
     let is_one = |path: &Path| read(path).contains("amd64");
@@ -224,14 +224,14 @@ fn a_layout_is_believed_by_its_digests_only() {
     let config = blobs().find(|path| File::open(path).is_ok() && is_one(path)).unwrap();
     let right = read(&config);
     fs::write(&config, right.replace("/x", "/y")).unwrap();
-    assert!(source("").look().unwrap_err().what.contains("its digest is another"));
+    assert!(source("").look().unwrap_err().what.contains("its digest differs"));
     fs::remove_file(&config).unwrap();
     symlink("/dev/zero", &config).unwrap();
-    assert!(source("").look().unwrap_err().what.contains("it is no regular file"));
+    assert!(source("").look().unwrap_err().what.contains("it is not a regular file"));
     fs::remove_file(&config).unwrap();
     File::create(&config).unwrap().set_len(5 << 20).unwrap();
     assert!(source("").look().unwrap_err().what.contains("longer than 4096 KiB"));
     fs::write(&config, right).unwrap();
     fs::remove_file(blobs().find(|path| !read(path).starts_with('{')).unwrap()).unwrap();
-    assert!(source("").look().unwrap_err().what.contains("it is not there"));
+    assert!(source("").look().unwrap_err().what.contains("it does not exist"));
 }

@@ -1,4 +1,4 @@
-//! What became of datagrams and frames that went nowhere.
+//! Counters of dropped datagrams and frames.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -36,13 +36,13 @@ counters! {
     UnknownKey = "unknown-key",
     /// A datagram that came before.
     Replayed = "replayed",
-    /// A datagram that was made or changed by somebody else.
+    /// A forged or damaged datagram.
     Forged = "forged",
-    /// A datagram that holds nothing that a node says.
+    /// A datagram without a valid message.
     Malformed = "malformed",
     /// A segment that a port's device has not taken, and which was cut.
     SegmentRefused = "segment-refused",
-    /// A frame from a port that cannot be cut as its header says.
+    /// A frame from a port that contradicts its header.
     Unsplittable = "unsplittable",
     /// A frame for a node with which there is no session.
     NoPeer = "no-peer",
@@ -50,9 +50,9 @@ counters! {
     TooLong = "too-long",
     /// A frame for which no key was left.
     Exhausted = "keys-exhausted",
-    /// A frame that the kernel did not take, of which it has no room, or to a node that it cannot reach.
+    /// A frame that the kernel refused, for which it has no room, or to a node that it cannot reach.
     NotSent = "not-sent",
-    /// A port whose device has gone.
+    /// A port whose device is gone.
     PortGone = "port-gone",
     /// A frame that a port did not take, which may be down.
     NotWritten = "not-written",

@@ -1,6 +1,6 @@
-//! Another way for datagrams, where those of a socket do not arrive.
+//! The fallback carrier of datagrams, used where UDP is blocked.
 //!
-//! It carries the very same datagrams, sealed and counted, over the connection on which two nodes have agreed on keys.
+//! It carries the same datagrams, sealed and counted, over the TLS connection on which two nodes have agreed on keys.
 
 use std::io;
 use std::net::SocketAddr;
@@ -50,7 +50,7 @@ impl Source {
     }
 }
 
-/// What takes in the datagrams of all connections, until it is closed.
+/// The receiver of datagrams from all connections, until it is closed.
 #[derive(Clone)]
 pub(crate) struct Inlets(Arc<Mutex<Option<Forwarder>>>);
 

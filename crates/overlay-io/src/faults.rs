@@ -1,19 +1,19 @@
-//! Offloads that were found to misbehave while they are used, and are used no more.
+//! Offloads that misbehave in use are detected, and disabled.
 //!
-//! | Offload | What is noticed | What is done |
+//! | Offload | Symptom | Action |
 //! |---|---|---|
-//! | `udp-segment` | the kernel refuses to cut, and takes the same datagrams one by one | they leave one by one, these too |
-//! | | what leaves together is lost or spoilt on its way to a node, and what leaves alone is not ([`path_bursts`](overlay::path_bursts)) | to this node all leave one by one |
-//! | `udp-gro` | datagrams that came together do not open, and those that come alone do ([`Gluing`]) | all come alone |
-//! | `tcp-segments`, `udp-segments` | headers or checksums that a device hands over are wrong, and right without offloads ([`Claims`]) | the device has none |
-//! | | a device refuses segments | they are cut before |
+//! | `udp-segment` | the kernel refuses to split, and accepts the same datagrams one by one | all are sent one by one, these included |
+//! | | datagrams sent in one call to a node are lost or damaged, and single ones are not ([`path_bursts`](overlay::path_bursts)) | all to this node are sent one by one |
+//! | `udp-gro` | merged datagrams do not open, and single ones do ([`Gluing`]) | merging is disabled |
+//! | `tcp-segments`, `udp-segments` | headers or checksums from a device are wrong, and right without offloads ([`Claims`]) | the device gets no offloads |
+//! | | a device refuses segments | they are split before |
 //!
-//! What was lost until then is lost as any frame may be. The first is undone by another way to the node, the others by another device or another start.
+//! Frames lost until then are lost like any other. The first action is undone by another path to the node, the others by another device or a restart.
 
 use std::io;
 
 use overlay::path_bursts::Wrong;
-use overlay::segment::is_as_said;
+use overlay::segment::matches_claims;
 use overlay::segment::vnet::VnetHeader;
 use overlay::suspicion::{Change, Suspicion};
 use overlay::switch::PortId;
@@ -23,7 +23,7 @@ use crate::offloads::Offload;
 use crate::socket::{Arrival, Socket};
 use crate::tap::{self, Tap};
 
-/// An offload that is used no more, where it was.
+/// A disabled offload, and its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SwitchedOff {
     /// Which.
@@ -50,9 +50,9 @@ pub enum Place {
 pub enum Fault {
     /// It refuses what it is to do.
     Refuses,
-    /// What it has done does not arrive.
+    /// Its output does not arrive.
     Loses,
-    /// What it has done arrives as something else.
+    /// Its output arrives damaged.
     Spoils,
 }
 
@@ -61,9 +61,9 @@ impl Fault {
     #[must_use]
     pub fn in_words(self) -> &'static str {
         match self {
-            Self::Refuses => "the kernel refused, and does without it what was asked",
-            Self::Loses => "what it handles is lost, and other datagrams arrive",
-            Self::Spoils => "what it hands over is wrong, and right without it",
+            Self::Refuses => "the kernel refuses it, and accepts the same data without it",
+            Self::Loses => "datagrams that use it are lost, and others arrive",
+            Self::Spoils => "frames that use it are damaged, and others are not",
         }
     }
 }
@@ -77,23 +77,23 @@ impl From<Wrong> for Fault {
     }
 }
 
-/// Whether the kernel glues datagrams together as it says.
+/// True if the kernel merges datagrams correctly.
 #[derive(Default)]
 pub(crate) struct Gluing(Suspicion);
 
 impl Gluing {
     /// `arrival` has come to `socket`. `is_spoilt`: a node has sealed something that did not open.
     pub fn look(&mut self, socket: &Socket, arrival: &Arrival, is_spoilt: bool) {
-        let is_about_gluing = is_spoilt || arrival.bytes > arrival.length || !self.0.trusts();
-        if !is_about_gluing || self.0.is_over() || !socket.is_to_glue() {
+        let is_about_gro = is_spoilt || arrival.bytes > arrival.length || !self.0.trusts();
+        if !is_about_gro || self.0.is_over() || !socket.is_to_glue() {
             return;
         }
         let change = self.0.saw(!is_spoilt);
-        carry_out(change, |is_aside| socket.put_gluing_aside(is_aside), || socket.blame_gluing());
+        carry_out(change, |is_aside| socket.put_gluing_aside(is_aside), || socket.disable_gro_for_good());
     }
 }
 
-/// Does what a suspicion has come to. What the kernel refuses stays as it is: a device that is gone is noticed by who reads.
+/// Applies a verdict. A refusal of the kernel changes nothing: the reader notices that a device is gone.
 fn carry_out(change: Option<Change>, put_aside: impl FnOnce(bool) -> io::Result<()>, blame: impl FnOnce()) {
     let _ = match change {
         Some(Change::PutAside) => put_aside(true),
@@ -106,7 +106,7 @@ fn carry_out(change: Option<Change>, put_aside: impl FnOnce(bool) -> io::Result<
 /// Of so many frames one is looked at, as long as nothing is wrong.
 const SELDOM: u32 = 64;
 
-/// Whether frames are what a device says of them.
+/// True if frames are as a device claims.
 #[derive(Default)]
 pub(crate) struct Claims {
     suspicion: Suspicion,
@@ -125,7 +125,7 @@ impl Claims {
             self.pause = u32::MAX;
             return;
         }
-        let is_good = is_as_said(vnet, frame);
+        let is_good = matches_claims(vnet, frame);
         let change = self.suspicion.saw(is_good);
         carry_out(change, |is_aside| tap.put_offloads_aside(is_aside), || tap.blame_offloads());
         if is_good && self.suspicion.trusts() {
@@ -134,7 +134,7 @@ impl Claims {
     }
 }
 
-/// The offloads of `tap`, which is `port`, that are used no more.
+/// The disabled offloads of `tap`, which is `port`.
 pub(crate) fn of_tap(port: PortId, tap: &Tap) -> impl Iterator<Item = SwitchedOff> {
     let tap::Offloads { tcp, udp, .. } = tap.offloads();
     let each = [(Offload::TcpSegments, tcp, false), (Offload::UdpSegments, udp, true)];
@@ -181,7 +181,7 @@ mod tests {
         Peer::new(NodeId(node), path, agreed, NOW)
     }
 
-    /// A node that receives, and one whose datagrams come.
+    /// A node that receives, and one that sends.
     struct World {
         forwarder: Forwarder,
         gluing: Gluing,
@@ -198,11 +198,11 @@ mod tests {
             Self { forwarder: Forwarder::new(shared, 0), gluing: Gluing::default(), other }
         }
 
-        /// Datagrams come together, of which the kernel says that each has `said` bytes. True if they are glued.
+        /// Receives datagrams that the kernel reports as merged, of `said` bytes each. True if they are.
         fn receive(&mut self, count: usize, said: usize) -> bool {
             let mut datagrams = vec![0; count * LENGTH];
             for datagram in datagrams.chunks_mut(LENGTH) {
-                // An answer that nobody waits for.
+                // An answer without a question.
                 datagram[overlay::tunnel::header::HEADER..][..9].copy_from_slice(&Message::echo(0));
                 self.other.sealing(0).seal(datagram, NOW).unwrap();
             }

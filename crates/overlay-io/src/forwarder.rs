@@ -1,4 +1,4 @@
-//! One thread's way from the switch to ports and nodes.
+//! The path of one thread's frames from the switch to ports and nodes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,7 +61,7 @@ impl Forwarder {
         self.ways.len() > 1
     }
 
-    /// Sends what was decided on last where that says, but for the last way: this one is returned.
+    /// Sends the last decided frame to all its destinations but the last, which is returned.
     pub fn spread(&mut self, vnet: &VnetHeader, frame: &[u8]) -> Option<To> {
         let last = self.ways.pop()?;
         for at in 0..self.ways.len() {

@@ -1,4 +1,4 @@
-//! Datagrams come from nodes.
+//! Receives datagrams from nodes.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ struct Bound<'a> {
 }
 
 impl<'a> Bound<'a> {
-    /// Adds `frame`, which goes `to`. What is there already leaves first, if that is not its continuation.
+    /// Adds `frame`, which goes `to`. A segment under construction leaves first if this frame does not continue it.
     fn add(&mut self, forwarder: &mut Forwarder, to: To, vnet: VnetHeader, frame: &'a [u8]) {
         let goes_on = self.to == Some(to) && self.merger.push(vnet, frame);
         if goes_on {
@@ -118,8 +118,8 @@ impl Forwarder {
         is_spoilt
     }
 
-    /// Takes in what `peer` has said in a datagram of so many bytes that came by this carrier. What it asks is answered
-    /// by the same one: an answer that comes through the socket shows that both it and the question could.
+    /// Handles the message that `peer` has sent in a datagram of so many bytes by this carrier. Questions are answered
+    /// by the same one: an answer through the socket proves that both directions work.
     fn content<'a>(
         &mut self,
         peer: &Peer,

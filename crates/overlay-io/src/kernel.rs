@@ -1,10 +1,10 @@
-//! What carries frames between stations of two nodes whose link is not sealed: the kernel itself, where nothing has to be decided.
+//! The kernel's fast path: eBPF programs carry frames between stations of two nodes on an unencrypted link, where no decision is needed.
 //!
-//! Programs at the devices (`kernel/programs.c`) look into maps, which are written here: where stations are ([`stations`], as the
-//! switch says), and how nodes are reached ([`links`], as their sessions say). They count in maps, too, which are read here
-//! ([`traffic`]). What they do not carry they leave to the plane, or hand over to it by a TAP of its own (ADR 0021).
+//! Programs at the devices (`kernel/programs.c`) read maps that are written here: places of stations ([`stations`], from the
+//! switch), and addresses of nodes ([`links`], from their sessions). They count in maps that are read here
+//! ([`traffic`]). All other frames are left to the plane, or handed over to it by a TAP of its own (ADR 0021).
 //!
-//! All is gone with the process but for the VXLAN device, and a program that drops what comes there; the next one makes both anew.
+//! Everything disappears with the process except the VXLAN device, and a program that drops its frames; the next process makes both again.
 
 mod devices;
 mod links;
@@ -39,7 +39,7 @@ pub use devices::PORT;
 pub(crate) use traffic::Seen;
 pub use words::{HandedOver, What, Word};
 
-/// What clang has made of `programs.c`: nothing where there was none.
+/// The object that clang has made of `programs.c`: empty if there was no clang.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/programs.o"));
 
 /// A map.
@@ -52,7 +52,7 @@ type Counts<K, V> = PerCpuHashMap<MapData, K, V>;
 pub struct Kernel {
     /// Gone before the programs are: at no time does the host take in what comes there.
     devices: Devices,
-    /// Who has this waits for whoever changes the host's network. So nobody waits for it with another lock.
+    /// The holder may wait for another thread that changes the host's network. So no thread waits for this lock while it holds another one.
     programs: Mutex<Ebpf>,
     stations: Mutex<Stations>,
     links: Mutex<Links>,
@@ -67,18 +67,18 @@ impl Kernel {
         !OBJECT.is_empty()
     }
 
-    /// Loads the programs, with devices in the network namespace of the calling thread. `offloads`: what the kernel does right with
-    /// TAPs.
+    /// Loads the programs, with devices in the network namespace of the calling thread. `offloads`: those that work
+    /// with TAPs.
     ///
     /// # Errors
-    /// If that cannot be: this was built without clang, somebody else does the same in the namespace, or the kernel lacks something.
+    /// If this was built without clang, another process does the same in the namespace, or the kernel lacks a feature.
     pub fn new(offloads: tap::Offloads) -> io::Result<Self> {
         if !Self::is_built() {
-            return Err(io::Error::other("it was built without clang"));
+            return Err(io::Error::other("this program was built without clang"));
         }
         // Before, programs could not be attached by links that end with the process (TCX).
         if KernelVersion::current().map_err(io::Error::other)? < KernelVersion::new(6, 6, 0) {
-            return Err(io::Error::other("it needs Linux 6.6"));
+            return Err(io::Error::other("the kernel's fast path needs Linux 6.6"));
         }
         let devices = Devices::new(offloads)?;
         let indexes = devices.indexes()?;
@@ -106,10 +106,10 @@ impl Kernel {
         })
     }
 
-    /// What `port` sends to `tap` may be carried from now on. A TAP that is elsewhere than the devices is left to the plane.
+    /// Frames from `port` to `tap` may be carried from now on. A TAP in another namespace is left to the plane.
     pub(crate) fn attach(&self, port: PortId, tap: &Arc<Tap>, switch: &Mutex<Switch>) {
         self.detach(port);
-        // What cannot be is no harm: the plane carries it.
+        // A failure does no harm: the plane carries the frames.
         let Ok(attached) = self.watch(tap) else { return };
         let mut switch = lock(switch);
         let mut stations = lock(&self.stations);
@@ -137,12 +137,12 @@ impl Kernel {
         drop(detached);
     }
 
-    /// Carries nothing any more that `switch` wants to decide on since its last changes. What is returned may be carried as soon
-    /// as has been sent what the change has set free: [`Self::extend`].
+    /// Stops carrying frames that `switch` wants to decide on since its last changes. The returned stations may be carried as soon
+    /// as the released frames have been sent: [`Self::extend`].
     ///
-    /// A program that has looked into the maps just before, on another processor, may still be about to send or to hand
-    /// over its frame when this returns. That does not matter: the plane's threads, too, carry out after a change what the
-    /// switch has decided on just before.
+    /// A program that has just read the maps, on another processor, may still be about to send or hand
+    /// over its frame when this returns. That is harmless: the plane's threads, too, finish after a change what the
+    /// switch has decided just before.
     pub(crate) fn retract(&self, switch: &mut Switch) -> Due {
         let changes = switch.take_changes();
         lock(&self.stations).retract(switch, changes)
@@ -157,8 +157,8 @@ impl Kernel {
         lock(&self.links).follow(peers);
     }
 
-    /// What is due about every second: looks which nodes are spoken with, and whether devices are as they were. Returns what has
-    /// passed since the last time.
+    /// Periodic work, about every second: updates sessions and devices. Returns the traffic
+    /// since the last call.
     pub(crate) fn look(&self, peers: &Peers, now: Duration) -> Seen {
         self.look_at_devices();
         lock(&self.links).look(peers);
@@ -177,12 +177,12 @@ impl Kernel {
         }
     }
 
-    /// True once it is seen that the VXLAN device is gone, which somebody has deleted: nothing is carried any more.
+    /// True once the VXLAN device has been deleted by another program: no frames are carried any more.
     pub(crate) fn is_newly_gone(&self) -> bool {
         !self.devices.has_vxlan() && !self.is_gone.swap(true, Ordering::Relaxed)
     }
 
-    /// Frames that were sent to `node`, since there is a session with it.
+    /// Frames that were sent to `node` during its present session.
     pub(crate) fn sent_to(&self, node: NodeId) -> u64 {
         lock(&self.links).sent_to(node)
     }
@@ -215,8 +215,9 @@ fn program<'a>(programs: &'a mut Ebpf, name: &str) -> io::Result<&'a mut SchedCl
 
 /// Drops what comes by `device`, as long as there is the device, if no other program has taken it before.
 fn drop_for_good(programs: &mut Ebpf, device: &str) -> io::Result<()> {
-    let needed =
-        |error: &dyn std::error::Error| io::Error::other(format!("it needs clsact and cls_bpf: {error}"));
+    let needed = |error: &dyn std::error::Error| {
+        io::Error::other(format!("the kernel's fast path needs clsact and cls_bpf: {error}"))
+    };
     qdisc_add_clsact(device).map_err(|error| needed(&error))?;
     let program = program(programs, "nothing")?;
     program.load().map_err(io::Error::other)?;
@@ -228,7 +229,7 @@ fn drop_for_good(programs: &mut Ebpf, device: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Lets `program` see what passes `device`, before all that is not such a link.
+/// Attaches `program` to `device`, before all other programs.
 fn attach(
     program: &mut SchedClassifier,
     device: &str,
@@ -249,5 +250,5 @@ fn counts<K: Pod, V: Pod>(programs: &mut Ebpf, name: &str) -> io::Result<Counts<
 }
 
 fn missing(name: &str) -> io::Error {
-    io::Error::other(format!("the programs have no `{name}`"))
+    io::Error::other(format!("the eBPF object has no program `{name}`"))
 }

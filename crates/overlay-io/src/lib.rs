@@ -2,13 +2,13 @@
 //!
 //! * [`plane`]: all of it, as a node uses it.
 //! * [`tap`]: a network device whose frames a program reads and writes. [`socket`]: datagrams, many in one call.
-//! * [`fallback`]: another way for datagrams, where those of a socket do not arrive.
-//! * [`kernel`]: what carries frames where nothing has to be decided.
-//! * [`path_limit`]: how long a datagram may be.
-//! * [`offloads`]: what is left to the kernel; `trial`: whether it does that right. [`faults`]: what is found to be wrong later.
-//! * [`peer`]: a node that this one speaks to; `peers`: all of them.
-//! * `forwarder`: one thread's way from the switch to ports and nodes; `outgoing`, `incoming`: to and from nodes.
-//! * [`counters`]: what went nowhere; `meters`: who sends how much to whom.
+//! * [`fallback`]: carries datagrams over TLS where UDP is blocked.
+//! * [`kernel`]: the kernel's fast path for frames that need no decision.
+//! * [`path_limit`]: the device's limit on the length of datagrams.
+//! * [`offloads`]: work left to the kernel; `trial`: tests of it before use. [`faults`]: detection of faults in use.
+//! * [`peer`]: a node with a session; `peers`: all of them.
+//! * `forwarder`: the path of frames from the switch to ports and nodes; `outgoing`, `incoming`: to and from nodes.
+//! * [`counters`]: dropped frames; `meters`: the traffic matrix.
 
 pub mod counters;
 pub mod fallback;

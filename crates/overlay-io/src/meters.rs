@@ -1,4 +1,4 @@
-//! What the threads of ports count.
+//! The traffic counts of the threads of ports.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -7,10 +7,10 @@ use overlay::matrix::{Flow, Matrix, Sum, Traffic, Volume};
 use overlay::segment::vnet::VnetHeader;
 use waiting::lock;
 
-/// The most pairs that are told of.
+/// The most pairs in a report.
 const MOST: usize = 4096;
 
-/// A thread's own: nobody waits for its lock, but while all are read.
+/// One thread's matrix: its lock is contended only while all are read.
 #[derive(Default)]
 pub(crate) struct Meter(Mutex<Matrix>);
 
@@ -22,7 +22,7 @@ impl Meter {
         }
     }
 
-    /// Counts what somebody else has carried.
+    /// Adds traffic that the kernel has carried.
     pub fn add(&self, flow: Flow, volume: Volume, now: Duration) {
         lock(&self.0).count(flow, volume, now);
     }
@@ -33,7 +33,7 @@ impl Meter {
 pub(crate) struct Meters(Mutex<Vec<Arc<Meter>>>);
 
 impl Meters {
-    /// One for a thread. What those have counted that have ended still counts, and the next ones go on with their meters.
+    /// A meter for one thread. Meters of ended threads keep their counts, and are reused.
     pub fn take(&self) -> Arc<Meter> {
         let mut all = lock(&self.0);
         let free = all.iter().find(|meter| Arc::strong_count(meter) == 1).cloned();
@@ -44,7 +44,7 @@ impl Meters {
         })
     }
 
-    /// What all have counted within `time`, the busiest pairs first.
+    /// The counts of all threads within `time`, the busiest pairs first.
     pub fn read(&self, time: Duration, now: Duration) -> Vec<Traffic> {
         let mut sum = Sum::new(time, now);
         lock(&self.0).iter().for_each(|meter| sum.add(&lock(&meter.0)));

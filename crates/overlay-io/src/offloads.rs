@@ -1,8 +1,8 @@
-//! What is left to the kernel with many frames or datagrams at once, and whether it does it right.
+//! Offloads: work that the kernel does for many frames or datagrams at once, and tests of it.
 //!
-//! Kernels and drivers have had their mistakes with each of these. So each is tried with known bytes before it is used, in
-//! a network namespace that is gone afterwards, and can be switched off; without all of them everything works, more slowly. One that
-//! misbehaves later is noticed by what comes of it ([`faults`](crate::faults)).
+//! Kernels and drivers have had bugs in each of these. So each is tried with known bytes before it is used, in
+//! a temporary network namespace, and can be disabled; without all of them everything works, more slowly. An offload that
+//! misbehaves later is detected by its effects ([`faults`](crate::faults)).
 
 use std::io;
 use std::os::fd::AsFd;
@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use crate::tap;
 use crate::trial::{self, Kernel, Real};
 
-/// What is left to the kernel.
+/// The offloads in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offloads {
     /// To cut what leaves for one node into datagrams (`UDP_SEGMENT`).
@@ -114,7 +114,7 @@ impl Offloads {
             fabric::netns::enter(namespace.as_fd(), run)?
         };
         let found = apart(&|| trial::run(self, kernel))?;
-        // Without it all else is as it was.
+        // Without it all else works as before.
         let carries =
             self.kernel && apart(&|| trial::run_kernel(found, kernel)).is_ok_and(|found| found.kernel);
         Ok(Self { kernel: carries, ..found })
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(Offloads::ALL.probe_with(&SaysNoLength).unwrap(), expected);
     }
 
-    /// It takes segments of one kind, and only says that it did.
+    /// A kernel that accepts segments of one kind, and drops them.
     struct Swallows {
         udp: bool,
     }
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(Offloads::ALL.probe_with(&Swallows { udp: true }).unwrap(), expected);
     }
 
-    /// It says a wrong size of what a segment of UDP is to be cut into.
+    /// A kernel that reports a wrong size of the pieces of a UDP segment.
     struct SaysAWrongSize;
 
     impl Kernel for SaysAWrongSize {

@@ -1,4 +1,4 @@
-//! Frames leave for a node.
+//! Sends frames to a node.
 
 use std::io;
 use std::sync::MutexGuard;
@@ -24,11 +24,11 @@ const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// Why a frame has not left.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Loss {
-    /// It is no frame that could travel.
+    /// The frame is malformed.
     #[error(transparent)]
     Split(#[from] SplitError),
     /// Too long for the path, even in parts.
-    #[error("it is too long for the path, even in parts")]
+    #[error("the frame is too long for the path, even in parts")]
     TooLong,
     #[error(transparent)]
     Exhausted(#[from] Exhausted),
@@ -72,13 +72,13 @@ impl<'a> Way<'a> {
         }
     }
 
-    /// Sends `datagrams`, all of `length` bytes but for a shorter last one. What the kernel does not cut leaves one by one.
+    /// Sends `datagrams`, all of `length` bytes but for a shorter last one. Those that the kernel does not split are sent one by one.
     fn send(self, datagrams: &[u8], length: usize, patience: &Timespec) -> io::Result<()> {
         let sent = self.send_patiently(datagrams, length, patience);
         if datagrams.len() <= length || !sent.as_ref().is_err_and(refuses_to_cut) {
             return sent;
         }
-        // What is refused one by one, too, is not refused for that.
+        // A datagram that is refused alone, too, is refused for another reason.
         datagrams.chunks(length).try_for_each(|one| self.send_patiently(one, length, patience))?;
         self.peer.try_bursts(PathBursts::refused);
         Ok(())
@@ -111,7 +111,7 @@ fn refuses_to_cut(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL | libc::EOPNOTSUPP))
 }
 
-/// What one thread sends through.
+/// The sender of one thread.
 pub(crate) struct Outgoing {
     lane: u8,
     /// For how long it waits for the kernel to make room for a datagram.
@@ -127,12 +127,12 @@ impl Outgoing {
         Self { lane, patience: PATIENCE, buffer: vec![0; LONGEST].into(), used: 0, length: 0 }
     }
 
-    /// What finds no room in the kernel at once is lost from now on.
+    /// Datagrams without room in the kernel are dropped from now on.
     pub fn never_waits(&mut self) {
         self.patience = Timespec { tv_sec: 0, tv_nsec: 0 };
     }
 
-    /// Sends `frame`, which came with `vnet` and may be a segment, on the way that `label` says.
+    /// Sends `frame`, which came with `vnet` and may be a segment, on the route of `label`.
     pub fn send(
         &mut self,
         way: Way<'_>,
@@ -212,7 +212,7 @@ impl Outgoing {
         self.say(way, sealing, &Message::probe(length as u16), (length, count), now)
     }
 
-    /// Says `words`, and no more.
+    /// Sends only `words`.
     pub fn tell(&mut self, way: Way<'_>, words: &[u8], now: Duration) -> Result<(), Loss> {
         let sealing = way.peer.sealing(self.lane);
         self.say(way, sealing, words, (way.peer.overhead + words.len(), 1), now)

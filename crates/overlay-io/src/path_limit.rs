@@ -1,4 +1,4 @@
-//! How long a datagram may be to leave this host for another one.
+//! The longest datagram that can leave this host for another one.
 
 use std::io;
 use std::mem;

@@ -1,4 +1,4 @@
-//! A node that this one speaks to.
+//! A node with which this one has a session.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use overlay::path_rate::PathRate;
 use overlay::topology::NodeId;
 use overlay::tunnel::header::{Header, Protection};
 use overlay::tunnel::keys::{Direction, Root, SECRET};
-use overlay::tunnel::lane::{Heard, Limits, Opening, Refused, Sealing, overhead};
+use overlay::tunnel::lane::{Limits, Opening, ReceiveCounts, Refused, Sealing, overhead};
 use waiting::lock;
 
 use crate::counters::Counter;
@@ -32,9 +32,9 @@ const VXLAN_HEADER: usize = 8;
 /// The highest number of a VXLAN.
 const MOST_VNI: u32 = (1 << 24) - 1;
 
-/// What two nodes have agreed on over their TLS connection. It is used once: with the same keys nonces would repeat.
+/// The agreement of two nodes over their TLS connection. It is used once: with the same keys nonces would repeat.
 pub struct Agreement {
-    /// What the connection has exported under [`Root::LABEL`].
+    /// The secret that the connection has exported under [`Root::LABEL`].
     pub secret: [u8; SECRET],
     /// Which way this node sends.
     pub direction: Direction,
@@ -46,8 +46,8 @@ pub struct Agreement {
     pub limits: Limits,
 }
 
-/// What two nodes have agreed on that trust the way between them. Nothing is sealed: who can send from the peer's address
-/// can say anything.
+/// The agreement of two nodes that trust the path between them. Nothing is sealed: a sender with the peer's address
+/// can forge anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlainAgreement {
     /// This node's number for the session, unique in it.
@@ -65,7 +65,7 @@ pub struct Path {
     pub address: SocketAddr,
     /// Bytes of a datagram that the way there may carry at most.
     pub longest: usize,
-    /// What carries datagrams as long as nothing shows that the socket's arrive.
+    /// The fallback carrier, used as long as the socket's datagrams are not known to arrive.
     pub fallback: Option<Arc<dyn Fallback>>,
 }
 
@@ -89,7 +89,7 @@ impl From<Agreement> for Terms {
 impl From<PlainAgreement> for Terms {
     fn from(agreed: PlainAgreement) -> Self {
         let PlainAgreement { own, theirs, kernel } = agreed;
-        // The direction and the limits are those of keys, of which there are none.
+        // Direction and limits belong to keys, and there are none.
         let (direction, limits) = (Direction::FromDialer, Limits::default());
         Self { root: Root::plain(), direction, own, theirs, limits, kernel }
     }
@@ -154,7 +154,7 @@ impl Totals {
 pub(crate) struct Peer {
     pub node: NodeId,
     pub session: u32,
-    /// Nothing is sealed with it before the peer does.
+    /// Nothing is sealed with it before the peer uses it.
     pub is_expected: AtomicBool,
     protection: Protection,
     /// Bytes that a datagram has more than its content.
@@ -164,14 +164,14 @@ pub(crate) struct Peer {
     sealing: [Mutex<Sealing>; LANES as usize],
     opening: [Mutex<Opening>; LANES as usize],
     mtu: Mutex<PathMtu>,
-    /// What [`PathMtu`] says.
+    /// The value of [`PathMtu`].
     arrives: AtomicUsize,
     bursts: Mutex<PathBursts>,
-    /// What [`PathBursts`] says.
+    /// The verdict of [`PathBursts`].
     may_leave_together: AtomicBool,
     fallback: Option<Arc<dyn Fallback>>,
     liveness: Mutex<PathLiveness>,
-    /// What [`PathLiveness`] says.
+    /// The verdict of [`PathLiveness`].
     is_alive: AtomicBool,
     short_cut: Option<ShortCut>,
     pub reassembly: Mutex<Reassembly>,
@@ -236,13 +236,13 @@ impl Peer {
         *lock(&self.address)
     }
 
-    /// What seals for it on `lane`.
+    /// The sealing end of `lane`.
     pub fn sealing(&self, lane: u8) -> MutexGuard<'_, Sealing> {
         lock(&self.sealing[usize::from(lane % LANES)])
     }
 
-    /// Opens `datagram`, which has come from `from`: that is where the peer is from now on. What is not sealed has to come
-    /// from where the peer is, and what a connection carries has to be of its session.
+    /// Opens `datagram`, which has come from `from`: this is the peer's address from now on. A plain datagram has to come
+    /// from the known address, and one from a connection has to be of its session.
     pub fn open<'a>(
         &self,
         header: &Header,
@@ -309,7 +309,7 @@ impl Peer {
         result
     }
 
-    /// The length of a probe that is to be sent now to search for what arrives.
+    /// The length of a probe to send now in the search for the path MTU.
     pub fn next_probe(&self, now: Duration) -> Option<usize> {
         // Where the kernel knows no way, it knows of no wider device.
         let says = || path_limit(self.address()).unwrap_or_default().min(socket::LONGEST);
@@ -329,7 +329,7 @@ impl Peer {
         self.may_leave_together.load(Ordering::Relaxed)
     }
 
-    /// What is wrong with those that do, if something is.
+    /// The fault of datagrams sent in one call, if there is one.
     pub fn wrong_together(&self) -> Option<Wrong> {
         lock(&self.bursts).wrong()
     }
@@ -341,7 +341,7 @@ impl Peer {
 
     /// The peer has sent a report.
     pub fn reported(&self, report: &Report) -> Result<(), InvalidMessage> {
-        let sealed = self.sealing.iter().map(|sealing| lock(sealing).sealed_in_all()).sum();
+        let sealed = self.sealing.iter().map(|sealing| lock(sealing).total_sealed()).sum();
         self.quality().reported(report, sealed)
     }
 
@@ -361,28 +361,28 @@ impl Peer {
     /// The report that the peer is to get now.
     pub fn next_report(&self, now: Duration) -> Option<Report> {
         let is_used = self.is_used.swap(false, Ordering::Relaxed);
-        let Heard { opened, missing } = self.heard();
+        let ReceiveCounts { opened, missing } = self.heard();
         let is_due = self.quality().is_due(is_used, now);
         is_due.then(|| PathQuality::report(opened, missing, lock(&self.rate).best(now), now))
     }
 
-    /// What has come on all lanes.
-    fn heard(&self) -> Heard {
+    /// The counts of datagrams received on all lanes.
+    fn heard(&self) -> ReceiveCounts {
         let lanes = self.opening.iter().map(|opening| lock(opening).heard());
-        lanes.fold(Heard::default(), |sum, lane| Heard {
+        lanes.fold(ReceiveCounts::default(), |sum, lane| ReceiveCounts {
             opened: sum.opened + lane.opened,
-            // Who lies of his counters lies to himself.
+            // A peer with false counters only deceives itself.
             missing: sum.missing.saturating_add(lane.missing),
         })
     }
 
-    /// What has come and gone in this session.
+    /// The traffic of this session.
     pub fn totals(&self) -> Totals {
         let (quality, heard) = (self.quality(), self.heard());
         Totals { sent: quality.sent(), lost: quality.lost(), received: heard.opened }
     }
 
-    /// What others may know. `totals` is about all sessions.
+    /// The public state. `totals` covers all sessions.
     pub fn state(&self, totals: Totals) -> PeerState {
         let (generation, _) = self.sealing(0).sealed();
         let quality = self.quality().clone();
@@ -422,7 +422,7 @@ pub(crate) struct ShortCut {
     /// By which the peer does.
     pub theirs: u32,
     liveness: Mutex<PathLiveness>,
-    /// What [`PathLiveness`] says.
+    /// The verdict of [`PathLiveness`].
     is_alive: AtomicBool,
     /// Bytes of the last question that was answered.
     arrives: AtomicUsize,
@@ -451,7 +451,7 @@ impl ShortCut {
         self.arrives.load(Ordering::Relaxed)
     }
 
-    /// The peer has answered a question of `length` bytes. True if that is news.
+    /// The peer has answered a question of `length` bytes. True if that changes the state.
     pub fn answered(&self, length: usize, now: Duration) -> bool {
         let was_alive = self.is_alive();
         self.watch(|liveness| liveness.answered(now));
@@ -472,7 +472,7 @@ impl ShortCut {
     }
 }
 
-/// True if both are one place, of which the one may be written as IPv6 (RFC 4291, section 2.5.5.2).
+/// True if both are one address, perhaps written as IPv6 once (RFC 4291, section 2.5.5.2).
 fn is_same(a: SocketAddr, b: SocketAddr) -> bool {
     (a.ip().to_canonical(), a.port()) == (b.ip().to_canonical(), b.port())
 }

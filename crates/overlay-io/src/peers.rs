@@ -1,6 +1,6 @@
-//! The nodes that this one speaks to.
+//! The nodes with which this one has sessions.
 //!
-//! Keys are agreed on anew from time to time, and the two nodes do not change over at one moment:
+//! Keys are agreed on again from time to time, and the two nodes do not change over at one moment:
 //!
 //! ```text
 //!   expected ─── the peer seals with it ───▶ present ─── another takes its place ───▶ former ─── GRACE ───▶ forgotten
@@ -16,7 +16,7 @@ use overlay::topology::NodeId;
 
 use crate::peer::{Peer, PeerState, Totals};
 
-/// How long a session is listened to that was replaced: what was sealed with it may still be under way.
+/// How long a replaced session is still accepted: datagrams sealed with it may still be in flight.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// See the module.
@@ -37,7 +37,7 @@ struct Sessions {
     /// And until when it is listened to.
     former: Option<(Arc<Peer>, Duration)>,
     expected: Option<Arc<Peer>>,
-    /// What has come and gone in those that are forgotten.
+    /// The traffic of sessions that are forgotten.
     ended: Totals,
 }
 
@@ -87,7 +87,7 @@ impl Peers {
         index.change_over(peer, now);
     }
 
-    /// Adds `peer`, whose session becomes its node's present one with the first datagram that is opened; at once if there
+    /// Adds `peer`, whose session becomes its node's present one with the first opened datagram; at once if there
     /// is no other.
     pub fn expect(&self, peer: Peer, now: Duration) {
         let peer = Arc::new(peer);
@@ -109,7 +109,7 @@ impl Peers {
         }
     }
 
-    /// Listens no more to sessions that were replaced long ago.
+    /// Forgets sessions that were replaced long ago.
     pub fn forget_former(&self, now: Duration) {
         let mut index = self.write();
         let is_over = |former: &mut (_, Duration)| former.1 <= now;
@@ -139,7 +139,7 @@ impl Index {
         self.by_session.insert(peer.session, peer.clone());
     }
 
-    /// Listens to `peer` no more, unless its number is another one's by now.
+    /// Forgets `peer`, unless its number belongs to another session by now.
     fn forget(&mut self, peer: Option<Arc<Peer>>) {
         let Some(peer) = peer else { return };
         if self.by_session.get(&peer.session).is_some_and(|known| Arc::ptr_eq(known, &peer)) {

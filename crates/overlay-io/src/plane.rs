@@ -1,4 +1,4 @@
-//! What moves frames between a node's ports and other nodes.
+//! The plane moves frames between a node's ports and other nodes.
 //!
 //! ```text
 //!                    ┌─ thread of a port ──────────────────────────────────────────┐
@@ -10,8 +10,8 @@
 //! ```
 //!
 //! All frames of a port pass one thread, and all that comes from a node another one, so none overtakes another of its flow. A
-//! third thread sees to what is due: probes, and what is old. Where datagrams do not arrive, a [`fallback`](crate::fallback) takes the
-//! place of the socket.
+//! third thread does the periodic work: probes, and the removal of old entries. Where UDP is blocked, a [`fallback`](crate::fallback) replaces
+//! the socket.
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
@@ -49,23 +49,23 @@ use crate::tap::{self, Tap};
 /// After so many reads a thread looks whether it is to end.
 const TURN: usize = 64;
 
-/// How often it is looked what is due.
+/// The interval of periodic work.
 const TICK: Duration = Duration::from_millis(100);
 
-/// How often it is looked what may wait for a while.
+/// The interval of periodic work that may wait.
 const SELDOM: Duration = Duration::from_secs(1);
 
-/// Bytes of datagrams that are sent together to see how much a way carries that nobody uses.
+/// Bytes of datagrams that are sent back to back to measure the rate of an idle path.
 const TRAIN: usize = 32 * 1024;
 
-/// What all threads share.
+/// The state that all threads share.
 pub(crate) struct Shared {
     pub socket: Socket,
     pub switch: Mutex<Switch>,
     pub peers: Peers,
     pub counters: Counters,
     pub meters: Meters,
-    /// What carries frames where nothing has to be decided.
+    /// The kernel's fast path.
     pub kernel: Option<Kernel>,
     /// Counts these.
     kernel_meter: Arc<Meter>,
@@ -75,7 +75,7 @@ pub(crate) struct Shared {
     started: Instant,
 }
 
-/// Who is told of offloads that are switched off.
+/// The listener for disabled offloads.
 type Listener = Box<dyn Fn(SwitchedOff) + Send + Sync>;
 
 impl Shared {
@@ -104,7 +104,7 @@ impl Shared {
         self.taps.read().unwrap_or_else(PoisonError::into_inner).get(&port).cloned()
     }
 
-    /// What the kernel has carried counts as what this node has.
+    /// Traffic of the kernel counts as this node's.
     fn look_at_kernel(&self) {
         let Some(kernel) = &self.kernel else { return };
         let now = self.now();
@@ -116,9 +116,9 @@ impl Shared {
         seen.dropped.into_iter().for_each(|(counter, more)| self.counters.add(counter, more));
     }
 
-    /// The offloads that were found to misbehave, and are used no more.
+    /// The disabled offloads.
     pub fn switched_off(&self) -> Vec<SwitchedOff> {
-        let of_node = self.socket.is_gluing_to_blame().then_some(SwitchedOff {
+        let of_node = self.socket.is_gro_to_blame().then_some(SwitchedOff {
             offload: Offload::UdpGro,
             place: Place::Node,
             fault: Fault::Spoils,
@@ -209,7 +209,7 @@ impl Worker {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let given = stop.clone();
         let work = move || {
-            be_like_programs();
+            use_default_scheduling();
             work(&given);
         };
         let thread = thread::Builder::new().name(name.into()).spawn(work)?;
@@ -225,7 +225,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // It is a counter far from its limit; were it full, the thread would have been told already.
+        // It is a counter far from its limit; if it were full, the thread would already have been woken.
         let _ = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -233,19 +233,19 @@ impl Drop for Worker {
     }
 }
 
-/// For threads that carry traffic. Leaves a real-time policy, which a daemon may have and its threads inherit: what carries a
-/// program's traffic shares the processors with it. With precedence it would take them from the program as long as there is
-/// anything to carry.
-pub fn be_like_programs() {
+/// For threads that carry traffic. Leaves a real-time policy, which a daemon may have and its threads inherit: these threads share the
+/// processors with the programs whose traffic they carry. With real-time priority they would take the processors as long as there is
+/// traffic.
+pub fn use_default_scheduling() {
     let none = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the parameters are live. What is not granted changes nothing.
+    // SAFETY: the parameters are live. A refusal changes nothing.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const none) };
 }
 
 /// Waits until `source` can be read. False if the thread is to end.
 fn wait_for(source: impl AsFd, stop: &OwnedFd) -> bool {
     let mut waits = [PollFd::new(&source, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
-    // What interrupts it is no reason to stay.
+    // An interruption is no reason to end.
     let _ = poll(&mut waits, None);
     waits[1].revents().is_empty()
 }
@@ -261,8 +261,8 @@ pub struct Plane {
 }
 
 impl Plane {
-    /// Starts to move frames as `switch` decides, to and from nodes through `socket`. `kernel` carries those on which nothing has
-    /// to be decided, where that was agreed on.
+    /// Starts to move frames as `switch` decides, to and from nodes through `socket`. `kernel` carries frames that need no decision,
+    /// on links where that was agreed on.
     ///
     /// # Errors
     /// If there can be no more threads or descriptors.
@@ -280,13 +280,13 @@ impl Plane {
         }
         let (mut forwarder, mut inlet) = (forwarder(2), forwarder(3));
         forwarder.outgoing.never_waits();
-        // Who reads from one connection has others to read from.
+        // A thread that reads from one connection has others to read from.
         inlet.outgoing.never_waits();
         let (forwarder, inlets) = (Mutex::new(forwarder), Inlets::new(inlet));
         Ok(Self { ports: Mutex::default(), forwarder, inlets, shared, _workers: workers })
     }
 
-    /// Plugs `tap` in as `port`; one of the same number is unplugged.
+    /// Attaches `tap` as `port`; one of the same number is detached.
     ///
     /// # Errors
     /// If there can be no more threads.
@@ -302,7 +302,7 @@ impl Plane {
         self.command(|switch, _, _| switch.detach(port));
     }
 
-    /// Carries frames between `tap` and `port`, which the switch knows already.
+    /// Carries frames between `tap` and `port`, which the switch already knows.
     ///
     /// # Errors
     /// If there can be no more threads.
@@ -350,11 +350,11 @@ impl Plane {
         self.shared.taps.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Speaks with `node` from now on, which is reached by `path`, as `agreed`. What it has sent as was agreed on before is still
-    /// heard for some seconds.
+    /// Starts a session with `node`, which is reached by `path`, as `agreed`. Datagrams of the previous session are
+    /// accepted for some more seconds.
     ///
-    /// Of two nodes that are to lose nothing while they change over, one calls [`Self::expect`] first, and then the other
-    /// one this.
+    /// To lose nothing at the change-over, one of two nodes calls [`Self::expect`] first, and then the other
+    /// one calls this.
     pub fn connect(&self, node: NodeId, path: Path, agreed: impl Into<Terms>) {
         let now = self.shared.now();
         self.shared.peers.insert(Peer::new(node, path, agreed, now), now);
@@ -368,7 +368,7 @@ impl Plane {
         self.shared.links_changed();
     }
 
-    /// Speaks no more with `node`.
+    /// Ends the session with `node`.
     pub fn disconnect(&self, node: NodeId) {
         self.shared.peers.remove(node);
         self.shared.links_changed();
@@ -403,24 +403,24 @@ impl Plane {
         self.shared.counters.get(counter)
     }
 
-    /// Who has sent how much to whom, of what came in at this node's ports: the busiest pairs first, 4096 of them at most, and
+    /// The traffic matrix of frames from this node's ports: the busiest pairs first, 4096 of them at most, and
     /// behind them all others as one.
     ///
-    /// `window` is the time before the present slot of [`overlay::matrix::SLOT`], rounded up to whole slots and limited by
+    /// `time` is the time before the present slot of [`overlay::matrix::SLOT`], rounded up to whole slots and limited by
     /// [`overlay::matrix::LONGEST`]. Each frame is counted where it comes in, and so once in the whole network.
     #[must_use]
-    pub fn matrix(&self, window: Duration) -> Vec<Traffic> {
+    pub fn matrix(&self, time: Duration) -> Vec<Traffic> {
         self.shared.look_at_kernel();
-        self.shared.meters.read(window, self.shared.now())
+        self.shared.meters.read(time, self.shared.now())
     }
 
-    /// The offloads that were found to misbehave, and are used no more.
+    /// The disabled offloads.
     #[must_use]
     pub fn switched_off(&self) -> Vec<SwitchedOff> {
         self.shared.switched_off()
     }
 
-    /// Tells `listener` of each of them within a second. Only the first one is told.
+    /// Reports each of them to `listener` within a second. Only the first listener is kept.
     pub fn tell_of_offloads(&self, listener: impl Fn(SwitchedOff) + Send + Sync + 'static) {
         let _ = self.shared.listener.set(Box::new(listener));
     }
@@ -507,7 +507,7 @@ fn tick(mut forwarder: Forwarder, stop: &OwnedFd) {
             if has_reported && peer.quality().train_is_due(now) {
                 send_train(&mut forwarder, &peer, now);
             }
-            // A way that nobody uses is asked about with the seldom reports only.
+            // An idle path is probed only with the rare reports.
             if !has_reported && peer.quality().is_idle(now) {
                 continue;
             }
@@ -546,7 +546,7 @@ fn send_train(forwarder: &mut Forwarder, peer: &Peer, now: Duration) {
     let way = Way::to(peer, &forwarder.shared.socket);
     let length = peer.arrives(Carrier::Udp);
     for _ in 0..TRAIN.div_ceil(length) {
-        // Those that are lost are missing in a train, too, that somebody else sends.
+        // Lost ones are also missing in another thread's train.
         let _ = forwarder.outgoing.probe(way, 0, length, now);
     }
 }
@@ -558,7 +558,7 @@ fn ask_for_life(forwarder: &mut Forwarder, peer: &Peer, now: Duration) {
     let is_idle = fallback.stands() && peer.quality().is_idle(now);
     if peer.watch(|liveness| liveness.next_question(is_idle, now)) {
         let way = Way::by(Carrier::Udp, peer, &forwarder.shared.socket);
-        // What is lost is asked again.
+        // A lost question is repeated.
         let _ = forwarder.outgoing.probe(way, 0, BASE, now);
     }
 }
@@ -571,7 +571,7 @@ fn ask_kernel(shared: &Shared, peer: &Peer, now: Duration) -> bool {
     let may_carry_more = was_alive && short_cut.arrives() < longest;
     let is_idle = peer.quality().is_idle(now) && !may_carry_more;
     if short_cut.watch(|liveness| liveness.next_question(is_idle, now)) {
-        // What is lost is asked again.
+        // A lost question is repeated.
         let _ = kernel.say(peer.node, Word::Question(longest.try_into().unwrap_or(u16::MAX)));
     }
     was_alive != short_cut.is_alive()
@@ -606,17 +606,17 @@ fn try_bursts(forwarder: &mut Forwarder, peer: &Peer, now: Duration) {
     };
     let lengths = peer.try_bursts(|bursts| bursts.next_trial(longest, sent, lost, now));
     let Some(Lengths { together, alone }) = lengths else { return };
-    // What does not leave is not answered.
+    // A datagram that does not leave is not answered.
     let _ = forwarder.outgoing.probe_together(way, PROBES, together, now);
     for _ in 0..PROBES {
         let _ = forwarder.outgoing.probe(way, 0, alone, now);
     }
 }
 
-/// Asks on the lanes to `peer` whose keys are new there whether it has them.
+/// Asks on the lanes to `peer` with new keys whether it has these.
 fn confirm_keys(forwarder: &mut Forwarder, peer: &Peer, now: Duration) {
     for lane in (0..LANES).filter(|lane| peer.sealing(*lane).is_unconfirmed()) {
-        // What is lost is asked again.
+        // A lost question is repeated.
         let way = Way::to(peer, &forwarder.shared.socket);
         let _ = forwarder.outgoing.probe(way, lane, peer.overhead + PROBE, now);
     }
@@ -625,7 +625,7 @@ fn confirm_keys(forwarder: &mut Forwarder, peer: &Peer, now: Duration) {
 impl Forwarder {
     /// Takes in what the kernel has `read`, and left to this node.
     fn take_handed_over(&mut self, kernel: &Kernel, read: &[u8]) {
-        // A host says many things on devices that are up.
+        // A host sends many frames of its own on devices that are up.
         let Some(HandedOver { session, what }) = HandedOver::decode(read) else { return };
         let Some(peer) = self.shared.peers.of_session(session) else {
             return self.shared.counters.count(Counter::Stranger);
@@ -659,7 +659,7 @@ mod tests {
 
     #[test]
     fn plane_threads_do_not_inherit_the_daemons_priority() {
-        // A thread of its own, whose policy is nobody else's.
+        // A thread of its own, with its own policy.
         let daemon = thread::spawn(|| {
             let lowest = libc::sched_param { sched_priority: 1 };
             // SAFETY: the parameters are live.

@@ -1,8 +1,8 @@
 //! Datagrams between nodes, many in one call.
 //!
-//! What leaves for one node at one time leaves in one call, and the kernel cuts it (`UDP_SEGMENT`); what has come from one
-//! node is glued together by the kernel (`UDP_GRO`), and cut here. No datagram is fragmented on its way: one that is too
-//! long for the path is lost, and the path's limit has to be found.
+//! Datagrams for one node leave in one call, and the kernel splits them (`UDP_SEGMENT`); arriving datagrams of one
+//! node are merged by the kernel (`UDP_GRO`), and split here. No datagram is fragmented: one that is too
+//! long for the path is lost, and the path MTU has to be found.
 
 use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
@@ -19,7 +19,7 @@ pub const MOST: usize = 65_535;
 /// The most bytes that leave in one: an IPv4 datagram's limit, without its header and UDP's.
 pub const LONGEST: usize = 65_535 - 20 - 8;
 
-/// What the kernel may keep for us, or of us, if it lets us: the bursts of some segments.
+/// The requested size of socket buffers: the bursts of some segments.
 const KERNEL_BUFFER: usize = 8 << 20;
 
 /// A socket that is bound.
@@ -32,9 +32,9 @@ pub struct Socket {
     /// Whether the kernel cuts, and glues together.
     offloads: Offloads,
     /// It does not glue, though it is to,
-    is_gluing_put_aside: AtomicBool,
+    is_gro_suspended: AtomicBool,
     /// and for good.
-    is_gluing_to_blame: AtomicBool,
+    is_gro_to_blame: AtomicBool,
 }
 
 impl Socket {
@@ -51,8 +51,8 @@ impl Socket {
             cuts: state.max_gso_segments(),
             state,
             offloads: Offloads::ALL,
-            is_gluing_put_aside: AtomicBool::new(false),
-            is_gluing_to_blame: AtomicBool::new(false),
+            is_gro_suspended: AtomicBool::new(false),
+            is_gro_to_blame: AtomicBool::new(false),
         })
     }
 
@@ -71,7 +71,7 @@ impl Socket {
     /// Whether what has come from one node comes together.
     #[must_use]
     pub fn glues(&self) -> bool {
-        self.is_to_glue() && !self.is_gluing_put_aside.load(Ordering::Relaxed)
+        self.is_to_glue() && !self.is_gro_suspended.load(Ordering::Relaxed)
     }
 
     /// Whether it would if nothing was wrong with that.
@@ -80,14 +80,14 @@ impl Socket {
     }
 
     /// Notes that what was put aside misbehaves.
-    pub fn blame_gluing(&self) {
-        self.is_gluing_to_blame.store(true, Ordering::Relaxed);
+    pub fn disable_gro_for_good(&self) {
+        self.is_gro_to_blame.store(true, Ordering::Relaxed);
     }
 
     /// Whether it does.
     #[must_use]
-    pub fn is_gluing_to_blame(&self) -> bool {
-        self.is_gluing_to_blame.load(Ordering::Relaxed)
+    pub fn is_gro_to_blame(&self) -> bool {
+        self.is_gro_to_blame.load(Ordering::Relaxed)
     }
 
     /// Lets nothing come together for now, or lets it again if it is to.
@@ -98,7 +98,7 @@ impl Socket {
         if self.is_to_glue() {
             set_gro(&self.socket, !is_aside)?;
         }
-        self.is_gluing_put_aside.store(is_aside, Ordering::Relaxed);
+        self.is_gro_suspended.store(is_aside, Ordering::Relaxed);
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! A TAP: a network device whose frames a program reads and writes.
 //!
-//! With each frame comes a `virtio_net_hdr`, and so the kernel need not cut what a program sends into frames of the
-//! device's MTU, nor compute checksums: segments of up to 64 KiB cross in one call, both ways.
+//! Each frame has a `virtio_net_hdr`, so the kernel need not split a program's data into frames of the
+//! device's MTU, nor compute checksums: segments of up to 64 KiB cross in one call, in both directions.
 
 use std::ffi::CString;
 use std::io::{self, IoSlice};
@@ -16,13 +16,13 @@ use rustix::fs::{Mode, OFlags};
 /// The most bytes of a frame that is read: a datagram's limit with an Ethernet header, two tags, and the header before it.
 pub const MOST: usize = 65_535 + 14 + 2 * 4 + 10;
 
-/// So many segments may be refused: one that somebody has made wrongly does not mean that the kernel does all wrong.
+/// So many segments may be refused: a single malformed one does not mean that the kernel is at fault.
 const PATIENCE: u8 = 16;
 
 /// How long a device may seem taken that was given back: a process that this one has just forked has it until it runs its program.
 const GIVEN_BACK: Duration = Duration::from_millis(100);
 
-/// What the kernel may leave to who reads, and who reads to the kernel (`linux/if_tun.h`).
+/// The offloads that the kernel may leave to the reader, and the reader to the kernel (`linux/if_tun.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offloads {
     /// Checksums of TCP and UDP.
@@ -48,29 +48,29 @@ impl Offloads {
     }
 }
 
-/// Why there is no device.
+/// An error when a TAP is opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// No device can be called that.
+    /// The name is invalid.
     #[error(
-        "`{0}` is no name for a network device: it has 1 to 15 characters of ASCII, none of them a space or one of `/:%`, and is not `.`, `..`, `all` or `default`"
+        "`{0}` is not a valid name for a network device: use 1 to 15 ASCII characters without spaces and `/:%`, and not `.`, `..`, `all` or `default`"
     )]
     Name(String),
     /// The kernel has no TUN/TAP.
-    #[error("/dev/net/tun cannot be opened: load the kernel module `tun`, and run this as root")]
+    #[error("cannot open /dev/net/tun: load the kernel module `tun`, and run this as root")]
     NoDriver(#[source] io::Error),
-    /// There is no such TAP that stays without a program.
+    /// There is no such persistent TAP.
     #[error("there is no persistent TAP `{0}`")]
     Absent(String),
     /// Another program has the TAP.
     #[error("the TAP `{0}` is in use by another program")]
     InUse(String),
-    /// Somebody has such a device, or may not make it.
-    #[error("the network device `{name}` cannot be made")]
+    /// Another program has such a device, or the caller may not make it.
+    #[error("cannot create the network device `{name}`")]
     Refused {
-        /// What it was to be called.
+        /// The requested name.
         name: String,
-        /// What the kernel says.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -82,7 +82,7 @@ pub struct Tap {
     /// It was there before, and stays when this is dropped. One that this process has made is gone then, unless it is to stay.
     is_adopted: bool,
     offloads: Offloads,
-    /// None of these is used, though they are to be,
+    /// None of these is used, though they were requested,
     is_put_aside: AtomicBool,
     /// and for good.
     is_to_blame: AtomicBool,
@@ -126,7 +126,7 @@ impl Tap {
         Ok(tap)
     }
 
-    /// Says whether the device stays when this is dropped, for who adopts it.
+    /// Whether the device stays when this is dropped, for a caller that adopts it.
     ///
     /// # Errors
     /// If it is gone.
@@ -159,13 +159,13 @@ impl Tap {
         check(unsafe { libc::ioctl(self.file.as_raw_fd(), libc::TUNSETOFFLOAD, flags) })
     }
 
-    /// Which offloads it is to have.
+    /// The offloads that it should have.
     #[must_use]
     pub fn offloads(&self) -> Offloads {
         self.offloads
     }
 
-    /// Uses no offload for now, or those again that it is to have.
+    /// Disables all offloads for now, or restores those that it should have.
     ///
     /// # Errors
     /// If it is gone.
@@ -186,7 +186,7 @@ impl Tap {
         self.is_to_blame.load(Ordering::Relaxed)
     }
 
-    /// What it is called by now.
+    /// Its present name.
     ///
     /// # Errors
     /// If it is gone.
@@ -237,7 +237,7 @@ impl Tap {
         self.refused(udp).load(Ordering::Relaxed) >= PATIENCE
     }
 
-    /// Notes whether the kernel has taken such a segment. After [`PATIENCE`] refusals without a pause it gets none any more.
+    /// Records whether the kernel accepted such a segment. After [`PATIENCE`] refusals in a row it gets none any more.
     pub fn note_segment(&self, udp: bool, is_taken: bool) {
         let refused = self.refused(udp);
         let before = refused.load(Ordering::Relaxed);
@@ -280,7 +280,7 @@ impl Tap {
 impl Drop for Tap {
     fn drop(&mut self) {
         if self.is_adopted {
-            // Whoever has it next may not take segments. Nothing can be done about one that is gone.
+            // The next user may not accept segments. A device that is gone needs nothing.
             let _ = self.set_offloads(Offloads::NONE);
         }
     }
@@ -313,7 +313,7 @@ fn open(name: &str, flags: libc::c_int) -> Result<(OwnedFd, io::Result<()>), Ope
     }
 }
 
-/// Whether Linux lets a device be called that. What is set for each device is in a folder of its name, beside `all` and `default`.
+/// True if Linux accepts this as a name of a device. The settings of each device are in a folder of its name, beside `all` and `default`.
 fn is_name(name: &str) -> bool {
     let is_letter = |byte: u8| byte.is_ascii_graphic() && !b"/:%".contains(&byte);
     !name.is_empty() && name.bytes().all(is_letter) && ![".", "..", "all", "default"].contains(&name)

@@ -1,4 +1,4 @@
-//! Offloads are tried.
+//! The trial of offloads before they are used.
 //!
 //! ```text
 //!   datagrams ─▶ socket ─ lo ─ socket ─▶ the same?
@@ -6,7 +6,7 @@
 //!                                └─▶ VXLAN ─ lo ─ VXLAN ─▶ plane's TAP: the same?
 //! ```
 //!
-//! All that is in the calling thread's network namespace, where there is nothing else.
+//! All this happens in the calling thread's network namespace, which is otherwise empty.
 
 use std::io::{self, IoSlice};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -38,11 +38,11 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const SIZE: usize = 1000;
 const PAYLOAD: usize = 3 * SIZE + SIZE / 2;
 
-/// Who sends, and to whom: nothing else in the namespace has this address.
+/// The source and destination of the trial: nothing else in the namespace has this address.
 const SOURCE: [u8; 6] = [2, 0x74, 0x72, 0, 0, 1];
 const DESTINATION: [u8; 6] = [2, 0x74, 0x72, 0, 0, 2];
 
-/// What the kernel does, so that others can stand for it.
+/// The kernel's calls, so that tests can replace them.
 pub(crate) trait Kernel {
     fn send(&self, socket: &Socket, to: SocketAddr, datagrams: &[u8], length: usize) -> io::Result<()> {
         socket.send(to, datagrams, length)
@@ -86,14 +86,14 @@ pub(crate) fn run_kernel(found: Offloads, kernel: &impl Kernel) -> io::Result<Of
     let control = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None)?;
     set_up(&control, "lo")?;
     let Way { from, to } = Way::new(&control)?;
-    // What is missing the kernel cannot do.
+    // A missing feature counts as broken.
     let Ok(carrier) = kernel::Kernel::new(found.of_taps()) else {
         return Ok(Offloads { kernel: false, ..found });
     };
     link_to_this_host(&carrier, &Arc::new(to))?;
     let segment = Segment::tcp();
     let vnet = segment.vnet.encode();
-    // What the kernel refuses it does not do right.
+    // A refusal of the kernel counts as a fault.
     if kernel.write(&from, &[IoSlice::new(&vnet), IoSlice::new(&segment.frame)]).is_err() {
         return Ok(Offloads { kernel: false, ..found });
     }
@@ -109,8 +109,8 @@ pub(crate) fn run_kernel(found: Offloads, kernel: &impl Kernel) -> io::Result<Of
     Ok(Offloads { kernel: is_right, ..found })
 }
 
-/// Lets `carrier` take this host for another one, to which goes what [`SOURCE`] says behind `tap`. What comes from there nobody
-/// here sends from there, and so it is handed over.
+/// Makes `carrier` take this host for another one, where [`SOURCE`] is behind `tap`. Frames from there have no local
+/// sender, so they are handed over.
 fn link_to_this_host(carrier: &kernel::Kernel, tap: &Arc<Tap>) -> io::Result<()> {
     const PORT: PortId = PortId(1);
     let (here, there, version) = (NodeId(1), NodeId(2), Version(1));
@@ -144,7 +144,7 @@ fn sends(kernel: &impl Kernel) -> io::Result<bool> {
     Ok(from.at_once(SIZE) > 1 && crosses(kernel, &from, &to, true)?)
 }
 
-/// True if datagrams that come together are told apart. `together`: they leave so, too.
+/// True if merged datagrams are told apart. `together`: they are also sent in one call.
 fn receives(kernel: &impl Kernel, together: bool) -> io::Result<bool> {
     let (from, to) = (bind()?, bind()?);
     Ok(to.glues() && crosses(kernel, &from, &to, together)?)
@@ -158,7 +158,7 @@ fn bind() -> io::Result<Socket> {
 fn crosses(kernel: &impl Kernel, from: &Socket, to: &Socket, together: bool) -> io::Result<bool> {
     let (sent, address) = (pattern(), to.address()?);
     let calls = sent.chunks(if together { sent.len() } else { SIZE });
-    // What the kernel refuses it does not do right.
+    // A refusal of the kernel counts as a fault.
     if calls.into_iter().any(|datagrams| kernel.send(from, address, datagrams, SIZE).is_err()) {
         return Ok(false);
     }
@@ -186,7 +186,7 @@ fn collects(
                     return Ok(false);
                 }
                 let left = Timespec::try_from(left).map_err(io::Error::other)?;
-                // What interrupts it is no reason to give up.
+                // An interruption is no reason to give up.
                 let _ = poll(&mut [PollFd::new(&source, PollFlags::IN)], Some(&left));
             }
             Err(error) => return Err(error),
@@ -232,7 +232,7 @@ impl Way {
     fn carries_once(&self, kernel: &impl Kernel, segment: &Segment) -> io::Result<bool> {
         let vnet = segment.vnet.encode();
         let parts = [IoSlice::new(&vnet), IoSlice::new(&segment.frame)];
-        // What the kernel refuses it does not do right.
+        // A refusal of the kernel counts as a fault.
         if kernel.write(&self.from, &parts).is_err() {
             return Ok(false);
         }
@@ -252,7 +252,7 @@ struct Segment {
 }
 
 impl Segment {
-    /// What a TAP has handed over.
+    /// The frames that a TAP has delivered.
     fn read(bytes: &[u8]) -> Option<Self> {
         let (header, frame) = bytes.split_first_chunk::<{ vnet::LENGTH }>()?;
         Some(Self { vnet: VnetHeader::decode(header), frame: frame.to_vec() })
@@ -281,7 +281,7 @@ impl Segment {
         let sum = checksum(&ip);
         ip[10..12].copy_from_slice(&sum.to_be_bytes());
         let mut transport = transport.to_vec();
-        // What is partial is the sum of the pseudo-header.
+        // A partial checksum is the sum of the pseudo-header.
         let pseudo = [&ADDRESSES[..], &[0, protocol, high, low]].concat();
         transport[usize::from(at)..][..2].copy_from_slice(&(!checksum(&pseudo)).to_be_bytes());
         let ethernet = [&DESTINATION, &SOURCE[..], &[0x08, 0x00]].concat();
@@ -291,19 +291,19 @@ impl Segment {
         Self { vnet, frame: [ethernet, ip, transport, pattern()].concat() }
     }
 
-    /// What a TAP needs for it.
+    /// The header that a TAP needs for it.
     fn offloads(&self) -> tap::Offloads {
         let is_udp = self.vnet.is_udp();
         tap::Offloads { checksum: true, tcp: !is_udp, udp: is_udp }
     }
 
-    /// Its frames, as they are on a wire. What cannot be cut is as it is.
+    /// Its frames, as they are on a wire. An unsplittable frame stays as it is.
     fn pieces(&self) -> Vec<Vec<u8>> {
         let Ok(plan) = Plan::of(&self.vnet, &self.frame) else { return vec![self.frame.clone()] };
         let piece = |index| {
             let mut piece = vec![0; plan.piece_length(index)];
             plan.write_piece(index, &self.frame, &mut piece);
-            // What it does not fit is wrong, and found to be.
+            // A mismatched header is wrong, and detected as such.
             let _ = complete_checksum(&plan.piece_vnet(), &mut piece);
             piece
         };

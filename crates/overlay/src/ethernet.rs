@@ -1,4 +1,4 @@
-//! What stands at the front of an Ethernet frame.
+//! The header of an Ethernet frame.
 //!
 //! ```text
 //!  0             6            12                        14
@@ -37,11 +37,11 @@ pub mod ethertype {
 pub struct Front {
     /// For whom it is.
     pub destination: Mac,
-    /// From whom it says that it is.
+    /// The source address that the frame claims.
     pub source: Mac,
     /// The outermost tag's VLAN; 0 without a tag, or with one that only has a priority.
     pub vlan: u16,
-    /// What it carries, behind all tags.
+    /// The ethertype of the payload, behind all tags.
     pub ethertype: u16,
     /// Where that begins.
     pub payload: usize,

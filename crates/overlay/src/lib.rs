@@ -1,20 +1,20 @@
 //! The overlay: a layer-2 network for instances, over any network between the nodes.
 //!
-//! Nothing here does IO, reads a clock or starts a thread: frames and times come in, frames and where they
-//! belong go out.
+//! Nothing here does IO, reads a clock or starts a thread: frames and times come in; frames and their destinations
+//! come out.
 //!
-//! * [`mac`], [`ethernet`]: addresses, and what stands at the front of a frame.
-//! * [`matrix`]: who sends how much to whom.
-//! * [`message`]: what is sealed in a datagram.
-//! * [`parts`]: frames that are longer than a datagram can be.
-//! * [`path_bursts`]: whether datagrams arrive that leave together.
-//! * [`path_liveness`]: whether datagrams arrive at all. [`path_mtu`]: how long they may be. [`path_quality`]: how long they take, and
-//!   how many are lost. [`path_rate`]: how many come at a time.
+//! * [`mac`], [`ethernet`]: addresses, and the header of a frame.
+//! * [`matrix`]: the traffic matrix, how much each pair of addresses sends.
+//! * [`message`]: the contents of a datagram.
+//! * [`parts`]: fragmentation of frames that are longer than a datagram.
+//! * [`path_bursts`]: detects paths that lose datagrams sent in one call (GSO).
+//! * [`path_liveness`]: detects blocked paths. [`path_mtu`]: finds the path MTU. [`path_quality`]: measures round trips and
+//!   loss. [`path_rate`]: measures the available rate.
 //! * [`segment`]: large segments of TCP and UDP, split into frames and merged again.
-//! * [`suspicion`]: whether something is to blame for what goes wrong.
-//! * [`switch`]: which frame goes where, and who owns a MAC.
-//! * [`topology`]: nodes, links, and the ways that frames take.
-//! * [`tunnel`]: what protects datagrams between two nodes.
+//! * [`suspicion`]: decides whether an offload causes failures.
+//! * [`switch`]: forwards frames, and knows the owner of each MAC.
+//! * [`topology`]: nodes, links, and the routes of frames.
+//! * [`tunnel`]: encryption of datagrams between two nodes.
 
 pub mod ethernet;
 pub mod mac;

@@ -13,7 +13,7 @@ impl Mac {
     /// Everybody's.
     pub const BROADCAST: Self = Self([0xff; 6]);
 
-    /// True for the address of a group, of which all are one.
+    /// True for a group address, including broadcast.
     #[must_use]
     pub fn is_group(self) -> bool {
         self.0[0] & 1 != 0
@@ -35,7 +35,7 @@ impl fmt::Display for Mac {
 
 /// Text that is no Ethernet address.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("`{0}` is no MAC address: six pairs of hexadecimal digits are, as in 02:74:72:00:00:01")]
+#[error("`{0}` is not a MAC address: expected six pairs of hexadecimal digits, as in 02:74:72:00:00:01")]
 pub struct InvalidMac(String);
 
 impl FromStr for Mac {

@@ -1,9 +1,9 @@
-//! Who sends how much to whom.
+//! The traffic matrix: how much each pair of addresses sends.
 //!
-//! For each pair of addresses, bytes and frames are counted in slots of some seconds; a rate is what the newest slots
-//! hold. The matrix has a limit: pairs that come when it is full and none has been quiet are counted together.
+//! For each pair of addresses, bytes and frames are counted in slots of some seconds; a rate is the sum of the newest
+//! slots. The matrix has a limit: new pairs in a full matrix without quiet pairs are counted together.
 //!
-//! Threads count in matrices of their own; what is wanted of all is their [`Sum`].
+//! Each thread has its own matrix; their [`Sum`] is reported.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ use crate::segment::vnet::VnetHeader;
 /// How long one slot is filled.
 pub const SLOT: Duration = Duration::from_secs(5);
 
-/// Slots of a pair, one of which is being filled.
+/// Slots of a pair; the newest is being filled.
 const SLOTS: usize = 13;
 
 /// The longest time that rates can be about.
@@ -38,7 +38,7 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// That of `frame`, which came with `vnet`; `None` if it cannot be cut as that says.
+    /// The volume of `frame`, which came with `vnet`; `None` if the two contradict each other.
     #[must_use]
     #[inline]
     pub fn of(vnet: &VnetHeader, frame: &[u8]) -> Option<Self> {
@@ -55,7 +55,7 @@ impl Volume {
     }
 }
 
-/// What one pair has sent.
+/// The counts of one pair.
 #[derive(Clone, Debug, Default)]
 struct Pair {
     slots: [Volume; SLOTS],
@@ -73,7 +73,7 @@ impl Pair {
         self.slots[self.newest as usize % SLOTS].add(volume);
     }
 
-    /// What was sent in slots `from` to `to`, without the last.
+    /// The volume sent in slots `from` to `to`, without the last.
     fn between(&self, from: u64, to: u64) -> Volume {
         let oldest = (self.newest + 1).saturating_sub(SLOTS as u64);
         let mut sum = Volume::default();
@@ -105,7 +105,7 @@ impl Flow {
     }
 }
 
-/// Who sends how much to whom.
+/// The traffic matrix.
 #[derive(Default)]
 pub struct Matrix {
     pairs: HashMap<Flow, Pair, RandomState>,
@@ -128,7 +128,7 @@ impl Matrix {
         }
     }
 
-    /// What each pair has sent within `interval` before the present slot; and what all pairs together have for which there was
+    /// The volume that each pair has sent within `interval`, and the volume of all pairs for which there was
     /// no room.
     fn within(&self, interval: Interval) -> (impl Iterator<Item = (Flow, Volume)>, Volume) {
         let Interval { from, to } = interval;
@@ -139,7 +139,7 @@ impl Matrix {
     /// True if there is a place, perhaps since those that have been quiet gave up theirs.
     #[cold]
     fn has_room(&mut self, slot: u64) -> bool {
-        // To look at all is too much for each frame of a flood of addresses: once in a slot is enough.
+        // To look at all pairs for each frame of a flood of addresses costs too much: once in a slot is enough.
         if self.pairs.len() >= MAX_PAIRS && self.others.newest < slot {
             self.pairs.retain(|_, pair| !pair.is_quiet(slot));
         }
@@ -167,12 +167,12 @@ impl Interval {
     }
 }
 
-/// What a pair sends.
+/// The traffic of a pair.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Traffic {
-    /// Which one; `None` for all that are not told apart.
+    /// The pair; `None` for all that are counted together.
     pub flow: Option<Flow>,
-    /// What it has sent.
+    /// Its volume.
     pub volume: Volume,
     /// How much of it in a second.
     pub bytes_per_second: f64,
@@ -180,7 +180,7 @@ pub struct Traffic {
     pub frames_per_second: f64,
 }
 
-/// What several matrices have counted.
+/// The sum of several matrices.
 pub struct Sum {
     interval: Interval,
     pairs: HashMap<Flow, Volume, RandomState>,
@@ -188,7 +188,7 @@ pub struct Sum {
 }
 
 impl Sum {
-    /// What is counted within `time` before the present slot: at most [`LONGEST`], and rounded up to whole slots.
+    /// The sum over `time` before the present slot: at most [`LONGEST`], and rounded up to whole slots.
     #[must_use]
     pub fn new(time: Duration, now: Duration) -> Self {
         Self { interval: Interval::new(time, now), pairs: HashMap::default(), others: Volume::default() }

@@ -1,4 +1,4 @@
-//! What is sealed in a datagram.
+//! The contents of a datagram, sealed or plain.
 //!
 //! ```text
 //!  0      1       2            4             6              16                26
@@ -45,10 +45,10 @@ const ANSWER: u8 = 4;
 const REPORT: u8 = 5;
 const ECHO: u8 = 6;
 
-/// What one node says to another in a datagram.
+/// A message from one node to another in a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
-    /// A frame, and what is left to do with it.
+    /// A frame, and the offload work that is still to be done for it.
     Frame(Envelope, &'a [u8]),
     /// A part of one.
     Part(Envelope, Part, &'a [u8]),
@@ -56,22 +56,22 @@ pub enum Message<'a> {
     Probe(u16),
     /// It has.
     Answer(Answer),
-    /// What has come, and asks for an echo.
+    /// Counts of received datagrams, with a stamp for the echo.
     Report(Report),
     /// The stamp of a report.
     Echo(u64),
 }
 
-/// What has come of what the peer has sealed in a session. No node speaks of more than that.
+/// Received datagrams of those that the peer has sealed in a session. Higher numbers are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
     /// Datagrams that were opened.
     pub received: u64,
     /// Those that were sealed before the newest one of these, and have not come.
     pub lost: u64,
-    /// What the echo has to say.
+    /// The stamp that the echo returns.
     pub stamp: u64,
-    /// Bytes per second, as [`PathRate`](crate::path_rate::PathRate) says; 0 if it does not know. Nobody says more than 10 Tbit/s.
+    /// Bytes per second as measured by [`PathRate`](crate::path_rate::PathRate); 0 if unknown. More than 10 Tbit/s is refused.
     pub rate: u64,
 }
 
@@ -82,7 +82,7 @@ pub struct Answer {
     pub length: u16,
     /// On which lane it came.
     pub lane: u8,
-    /// And of which generation of its keys.
+    /// The generation of its keys.
     pub generation: u16,
 }
 
@@ -91,24 +91,24 @@ pub struct Answer {
 pub struct Envelope {
     /// Which way.
     pub label: Label,
-    /// What is left to do with it; no segment.
+    /// The offload work that is still to be done for it; never a segment.
     pub vnet: VnetHeader,
 }
 
-/// What no node says.
+/// The datagram is not a valid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the datagram holds nothing that a node says")]
+#[error("the datagram is not a valid message")]
 pub struct InvalidMessage;
 
 impl Envelope {
-    /// What stands before a frame.
+    /// The header before a frame.
     #[must_use]
     #[inline]
     pub fn front(&self) -> [u8; FRONT] {
         self.encode(FRAME)
     }
 
-    /// What stands before `part` of a frame.
+    /// The header before `part` of a frame.
     #[must_use]
     pub fn part_front(&self, part: &Part) -> [u8; PART_FRONT] {
         let mut bytes = [0; PART_FRONT];
@@ -138,10 +138,10 @@ impl Envelope {
 }
 
 impl<'a> Message<'a> {
-    /// What is said in `content`.
+    /// Decodes the message in `content`.
     ///
     /// # Errors
-    /// If no node says that.
+    /// If it is not a valid message.
     #[inline]
     pub fn decode(content: &'a [u8]) -> Result<Self, InvalidMessage> {
         match content {

@@ -1,8 +1,8 @@
-//! Frames that are longer than a datagram can be.
+//! Fragmentation of frames that are longer than a datagram.
 //!
-//! The inner network may have a larger MTU than the path between two nodes. Such a frame travels in parts of one size, of
-//! which the last one may be shorter, and is whole again when all have come, in whatever order. A part that is lost
-//! takes its frame with it.
+//! The inner network may have a larger MTU than the path between two nodes. Such a frame is sent in parts of one size, of
+//! which only the last may be shorter, and is reassembled when all have arrived, in any order. One lost part
+//! loses the frame.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -20,7 +20,7 @@ const MAX_FRAMES: usize = 32;
 /// How long a frame's parts are waited for.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Which part of which frame.
+/// The position of a part in its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// The sender's number of the frame.
@@ -33,9 +33,9 @@ pub struct Part {
     pub count: u8,
 }
 
-/// What cannot be a part of a frame.
+/// The part contradicts others of its frame, or itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the part of a frame contradicts itself")]
+#[error("contradictory part of a frame")]
 pub struct InvalidPart;
 
 impl Part {
@@ -82,7 +82,7 @@ impl Part {
     }
 }
 
-/// A frame of which parts have come.
+/// A partly received frame.
 struct Incomplete {
     number: u32,
     count: u8,
@@ -92,7 +92,7 @@ struct Incomplete {
     since: Duration,
 }
 
-/// The frames of one sender of which parts have come.
+/// The partly received frames of one sender.
 #[derive(Default)]
 pub struct Reassembly {
     /// The oldest one first.

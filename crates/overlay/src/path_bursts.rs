@@ -1,17 +1,17 @@
-//! Whether datagrams arrive that leave together.
+//! Detects paths that lose datagrams sent in one call.
 //!
-//! The kernel, or a device, cuts what leaves in one call. Where it cuts wrongly, or loses all but the first piece, nobody says so: what
-//! comes does not open, and is missing. So on a new way, and where much is missing, probes are sent in one call and one by one, and
-//! their answers counted:
+//! The kernel, or a device, splits the data of one call (GSO). If it splits wrongly, or loses all but the first piece, no error
+//! is reported: datagrams fail to open, or are missing. So on a new path, and after much loss, probes are sent both in one call and one by one,
+//! and their answers counted:
 //!
 //! ```text
-//!                   a new way, or much is missing
-//!   nothing is wrong ───────────────────────────▶ on trial ── those in one call are lost and the others are not, ──▶ wrong
-//!           ▲                                        │         so many times in a row
+//!                   a new path, or much loss
+//!   nothing is wrong ───────────────────────────▶ on trial ── only those sent in one call are lost, ────▶ wrong
+//!           ▲                                        │         several times in a row
 //!           └──────────── all else ──────────────────┘
 //! ```
 //!
-//! Where both are lost it is the way that loses them. What is wrong stays so until the way is another one.
+//! If both kinds are lost, the path itself is lossy. The verdict *wrong* stays until the path changes.
 
 use std::time::Duration;
 
@@ -24,13 +24,13 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// So many trials in a row have to fail.
 const FAILURES: u32 = 3;
 
-/// Of so many datagrams it is looked how many are missing: much is a quarter.
+/// The number of datagrams in a sample for loss: much is a quarter.
 const SAMPLE: u64 = 8;
 
 /// How long it takes at least from a trial that has found nothing to the next one: at first, and at most.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
 
-/// What is wrong with datagrams that leave together.
+/// The fault of datagrams that are sent in one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrong {
     /// They are refused, and taken one by one.
@@ -63,7 +63,7 @@ pub struct PathBursts {
     wrong: Option<Wrong>,
     trial: Option<Trial>,
     failures: u32,
-    /// What was sent and lost when the present sample began.
+    /// The counts of sent and lost datagrams when the present sample began.
     sent: u64,
     lost: u64,
     /// Much was missing in the last sample.
@@ -90,13 +90,13 @@ impl Default for PathBursts {
 }
 
 impl PathBursts {
-    /// What is known of the way in a session that takes the place of this one.
+    /// The verdict that carries over to the next session.
     #[must_use]
     pub fn of_next_session(&self) -> Self {
         Self { trial: None, sent: 0, lost: 0, ..self.clone() }
     }
 
-    /// What is wrong, if something is.
+    /// The fault, if there is one.
     #[must_use]
     pub fn wrong(&self) -> Option<Wrong> {
         self.wrong
@@ -107,8 +107,8 @@ impl PathBursts {
         self.wrong.get_or_insert(Wrong::Refused);
     }
 
-    /// The lengths of probes that are to be sent now, [`PROBES`] of each, of which none is longer than `longest`. `sent`, `lost`: how
-    /// many datagrams were, as far as the peer has reported.
+    /// The lengths of probes to send now, [`PROBES`] of each, none longer than `longest`. `sent`, `lost`: counts of
+    /// datagrams, as far as the peer has reported.
     pub fn next_trial(&mut self, longest: usize, sent: u64, lost: u64, now: Duration) -> Option<Lengths> {
         if self.trial.is_some_and(|trial| now.saturating_sub(trial.since) < PATIENCE) {
             return None;

@@ -1,25 +1,25 @@
-//! Whether a way carries datagrams at all.
+//! Detects whether a path carries datagrams at all.
 //!
-//! A firewall may drop all datagrams, from the beginning or from some moment on, and says nothing. So a way is asked as soon as it
-//! is silent, and what answers nothing any more is taken for dead; then it is asked seldom, until it answers again:
+//! A firewall may drop all datagrams, from the start or from some moment on, without an error. So a silent path is probed
+//! at once, and a path without any answer counts as dead; it is then probed seldom, until it answers again:
 //!
 //! ```text
 //!            ┌────────── the first answer ever, or answers for as long as it is on probation ───────────┐
 //!            │                                                                                          ▼
-//!   dead: asked seldom, often once it answers                     alive: asked when it has been silent for a while
+//!   dead: probed seldom, often once it answers                    alive: probed when it has been silent for a while
 //!            ▲                                                                                          │
-//!            └──────────────────── so many questions in a row, and so long, without an answer ──────────┘
+//!            └──────────── several probes in a row, and for some time, without an answer ──────────────┘
 //! ```
 //!
-//! Loss does not make a way dead, nor does a host that has slept: many questions have to be lost. A way that dies soon after it
-//! has come back stays on probation for longer each time.
+//! Loss does not make a path dead, nor does a host that was suspended: many probes have to be lost. A path that dies soon after
+//! it came back stays on probation for longer each time.
 
 use std::time::Duration;
 
 /// How long a way that is alive may be silent before it is asked.
 const QUIET: Duration = Duration::from_millis(500);
 
-/// The same for a way that nobody uses, and how often one is asked that is dead then.
+/// The interval on an idle path, and on an idle path that is dead.
 const IDLE_QUIET: Duration = Duration::from_secs(10);
 
 /// How often it is asked while it is about to be found dead, or alive.
@@ -62,7 +62,7 @@ pub struct PathLiveness {
 }
 
 impl PathLiveness {
-    /// Of a way of which nothing is known: dead until its first answer.
+    /// A path without a history: dead until its first answer.
     #[must_use]
     pub fn new(now: Duration) -> Self {
         Self {
@@ -77,8 +77,8 @@ impl PathLiveness {
         }
     }
 
-    /// What is known of the way when the nodes have agreed on keys anew: both live, so one that was dead may be asked at once. It
-    /// is alive with its first answer, unless it had died soon after it had come back.
+    /// The state after new keys were agreed: both nodes are alive, so a dead path may be probed at once. It
+    /// is alive with its first answer, unless it had died soon after it came back.
     #[must_use]
     pub fn of_next_session(&self, now: Duration) -> Self {
         if self.is_alive {
@@ -95,8 +95,8 @@ impl PathLiveness {
         self.is_alive
     }
 
-    /// True if the peer is to be asked now for an answer, the question and the answer both on this way. `is_idle`: nobody
-    /// uses it.
+    /// True if the peer is to be probed now; the probe and its answer both use this path. `is_idle`: no
+    /// frames use it.
     pub fn next_question(&mut self, is_idle: bool, now: Duration) -> bool {
         if !self.is_due(is_idle, now) {
             return false;
@@ -155,7 +155,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const MINUTE: Duration = Duration::from_secs(60);
 
-    /// A way, and who asks about it.
+    /// A path, and the node that probes it.
     struct World {
         liveness: PathLiveness,
         now: Duration,
@@ -340,7 +340,7 @@ mod tests {
             world.tick();
             assert_eq!(world.under_way.len(), 1, "it has asked");
             world.now += MINUTE;
-            // Who asks wakes up before who hears the answer.
+            // The prober wakes up before the thread that reads the answer.
             world.liveness.next_question(false, world.now);
             world.run(SECOND);
         }

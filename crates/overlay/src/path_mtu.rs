@@ -1,7 +1,7 @@
-//! How long a datagram may be to arrive (RFC 8899).
+//! The path MTU: the longest datagram that arrives (RFC 8899).
 //!
-//! Nothing tells reliably: routers drop what is too long, often without a word. So probes of some length are sent, and
-//! the peer answers. What has once arrived is confirmed now and then, as paths change:
+//! No error reports it reliably: routers drop too long datagrams, often silently. So probes of some length are sent, and
+//! the peer answers. The found length is confirmed now and then, as paths change:
 //!
 //! ```text
 //!            ┌───────── a probe of a length between is answered, or lost five times ───────────┐
@@ -11,16 +11,16 @@
 //!                     └──── what arrived does not any more: base ◀─────┘
 //! ```
 //!
-//! Where much is lost, so are probes. So what arrived is taken not to do so any more only if short ones are answered meanwhile.
+//! A lossy path also loses probes. So the found length counts as lost only if short probes are answered meanwhile.
 //!
-//! What the device refuses does not even leave, and is tried again with the next search, as a device's MTU may change. The
-//! kernel is asked then what the device can send by now. If it says more than ever, that is tried; if it says less, all is
-//! tried still, as it may only believe what a router has said minutes ago.
+//! A length that the device refuses does not even leave, and is tried again in the next search, as a device's MTU may change. Then the
+//! kernel is asked for the device's present limit. A larger limit than ever before is tried; below a smaller one all lengths are
+//! still tried, as it may only be a cached router message that is minutes old.
 
 use std::mem;
 use std::time::Duration;
 
-/// What every path carries: the least MTU of IPv6, without its header and UDP's.
+/// The payload that every path carries: the minimum MTU of IPv6, without its header and UDP's.
 pub const BASE: usize = 1280 - 40 - 8;
 
 /// A probe is sent again when it is not answered for so long,
@@ -38,19 +38,19 @@ const EVIDENCE: u32 = 3;
 /// How often it is confirmed that what arrived still does: a stream that gets nothing through tries again less and less often.
 const CONFIRM: Duration = Duration::from_secs(1);
 
-/// How often it is looked whether more arrives by now.
+/// How often a larger length is tried.
 const RAISE: Duration = Duration::from_secs(60);
 
 /// A search that is so close is over.
 const CLOSE: usize = 8;
 
-/// What a probe was sent for.
+/// The purpose of a probe.
 #[derive(Clone, Copy, Debug)]
 struct Probe {
     length: usize,
     sent: Duration,
     attempts: u32,
-    /// A short one is to be sent beside it.
+    /// A short probe is to be sent beside it.
     wants_beside: bool,
     /// Short ones that were answered.
     answered_beside: u32,
@@ -65,7 +65,7 @@ pub struct PathMtu {
     is_known: bool,
     /// The most that is tried; one more does not arrive.
     limit: usize,
-    /// The most that the device could ever send, as the kernel has said,
+    /// The largest limit of the device so far, as the kernel has reported,
     longest: usize,
     /// and what of that it has not refused since the last search began.
     device: usize,
@@ -73,14 +73,14 @@ pub struct PathMtu {
     hopeful: bool,
     /// Under way.
     probe: Option<Probe>,
-    /// When it is to be confirmed.
+    /// When the found length is to be confirmed.
     confirm_at: Duration,
-    /// When more is to be tried.
+    /// When a larger one is to be tried.
     raise_at: Duration,
 }
 
 impl PathMtu {
-    /// A search on a path whose first device sends datagrams of `device` bytes at most.
+    /// A search on a path whose first device sends at most `device` bytes.
     #[must_use]
     pub fn new(device: usize, now: Duration) -> Self {
         let device = device.max(BASE);
@@ -104,14 +104,14 @@ impl PathMtu {
         self.arrives
     }
 
-    /// Bytes of the longest datagram that the device could ever send, as the kernel has said.
+    /// The largest limit of the device so far, as the kernel has reported.
     #[must_use]
     pub fn longest(&self) -> usize {
         self.longest
     }
 
-    /// The length of a probe that is to be sent now. When a search begins anew, `says` tells what the device can send by then,
-    /// as far as the kernel knows.
+    /// The length of a probe to send now. When a search starts, `says` returns the device's present limit,
+    /// as far as the kernel knows it.
     pub fn next_probe(&mut self, now: Duration, says: impl FnOnce() -> usize) -> Option<usize> {
         if let Some(probe) = &mut self.probe {
             if mem::take(&mut probe.wants_beside) {
@@ -150,7 +150,7 @@ impl PathMtu {
         }
     }
 
-    /// No probe leaves for the time being. What was lost until now shows nothing later.
+    /// Probing is interrupted. Losses before this do not count later.
     pub fn interrupt(&mut self) {
         self.probe = None;
     }
@@ -184,7 +184,7 @@ impl PathMtu {
         self.is_known && self.limit - self.arrives >= CLOSE
     }
 
-    /// What is to be tried next.
+    /// The next length to try.
     fn wanted(&self, now: Duration) -> Option<usize> {
         let is_searching = self.is_searching();
         if is_searching && self.hopeful {
@@ -203,7 +203,7 @@ impl PathMtu {
         if probe.length > self.arrives {
             (self.limit, self.hopeful) = (probe.length - 1, false);
         } else if probe.answered_beside >= EVIDENCE {
-            // It is begun anew, with all of the device: what made them lost may be over.
+            // Starts again with the full limit of the device: the cause of the losses may be gone.
             (self.arrives, self.limit, self.hopeful) = (BASE, self.device, true);
             self.confirm_at = now + CONFIRM;
         } else if probe.answered_beside == 0 {
@@ -422,7 +422,7 @@ mod tests {
         }
     }
 
-    /// What a dip of a device's MTU has made of a world in which all of 1472 bytes arrived.
+    /// The effect of a dip of a device's MTU in a world where 1472 bytes arrived.
     fn narrowed() -> World {
         let mut world = World::new(1472, 1472);
         world.run(MINUTE / 2);

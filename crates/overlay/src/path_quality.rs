@@ -1,7 +1,7 @@
-//! How well a way carries datagrams: how long they take, and how many are lost.
+//! The quality of a path: round-trip time and loss.
 //!
-//! Who receives knows from the counters of datagrams how many were sent, and so how many have not come. It reports that, now
-//! and then, and with each report asks for an echo:
+//! The receiver knows from the counters of datagrams how many were sent, and so how many are missing. It reports that now
+//! and then, and asks for an echo with each report:
 //!
 //! ```text
 //!   node                                              its peer
@@ -10,8 +10,8 @@
 //!    now - stamp: the round trip
 //! ```
 //!
-//! As long as frames pass, and for a while afterwards, that is done once in a second. Then the way is idle: it is done so
-//! seldom that it costs nothing, and so often that what translates addresses under way does not forget it.
+//! While frames pass, and for a while afterwards, this happens once in a second. Then the path is idle: reports are
+//! so rare that they cost nothing, and frequent enough to keep address translation (NAT) on the path alive.
 
 use std::time::Duration;
 
@@ -45,11 +45,11 @@ pub struct RoundTrip {
     pub least: Duration,
 }
 
-/// What becomes of what is sent to a peer in one session.
+/// The quality of the path in one session.
 #[derive(Clone, Debug)]
 pub struct PathQuality {
     round_trip: Option<RoundTrip>,
-    /// What the peer has said last.
+    /// The peer's last report.
     received: u64,
     lost: u64,
     rate: Option<u64>,
@@ -73,14 +73,14 @@ impl PathQuality {
         }
     }
 
-    /// What is known already of the way of a session that takes the place of this one. It is no idle one at first: the peer
+    /// The state that carries over to the next session. That one does not start as idle: the peer
     /// learns from a report that it is in use.
     #[must_use]
     pub fn of_next_session(&self, now: Duration) -> Self {
         Self { received: 0, lost: 0, used_at: now, ..*self }
     }
 
-    /// True if a report is to be sent now. `is_used`: frames have passed since this was asked last.
+    /// True if a report is due. `is_used`: frames have passed since the last call.
     pub fn is_due(&mut self, is_used: bool, now: Duration) -> bool {
         if is_used {
             self.used_at = now;
@@ -99,7 +99,7 @@ impl PathQuality {
         now.saturating_sub(self.used_at) >= IDLE_AFTER
     }
 
-    /// The report that is to be sent now, of what has come from the peer.
+    /// The report to send now, with counts of the datagrams from the peer.
     #[must_use]
     pub fn report(received: u64, lost: u64, rate: Option<u64>, now: Duration) -> Report {
         // Enough for centuries.
@@ -148,14 +148,14 @@ impl PathQuality {
         self.received + self.lost
     }
 
-    /// Bytes per second that have come to the peer at the best, in the last minute of which it has reported; `None` if it does
-    /// not know.
+    /// The best rate at which the peer has received in the last minute of its reports, in bytes per second; `None` if it is
+    /// unknown.
     #[must_use]
     pub fn rate(&self) -> Option<u64> {
         self.rate
     }
 
-    /// True if datagrams are to be sent now that show the peer how much the way carries.
+    /// True if a train is to be sent now so that the peer can measure the rate.
     pub fn train_is_due(&mut self, now: Duration) -> bool {
         let is_due =
             self.rate.is_none() && self.train_at.is_none_or(|last| now.saturating_sub(last) >= TRAIN_PERIOD);

@@ -1,9 +1,9 @@
-//! How much a way carries at a time, as seen by who receives.
+//! The available rate of a path, measured by the receiver.
 //!
-//! Datagrams that were sent together come one behind the other, as far apart as the narrowest place of the way and what
-//! others send there let them: bytes over time of such a train are what the way has to give at that moment (packet-train
-//! dispersion; Dovrolis, Ramanathan and Moore, "What do packet dispersion techniques measure?"). Most of what programs send is
-//! trains. The best of them in the last minute counts: others may have been held up by who sent them.
+//! Datagrams that were sent back to back arrive with the spacing that the bottleneck and its other traffic impose: bytes over
+//! time of such a train are the available rate at that moment (packet-train
+//! dispersion; Dovrolis, Ramanathan and Moore, "What do packet dispersion techniques measure?"). Most traffic of programs is
+//! trains. The best of them in the last minute counts: others may have been delayed by their sender.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const GAP: Duration = Duration::from_millis(2);
 /// or when it has taken so long.
 const LONGEST: Duration = Duration::from_millis(20);
 
-/// One that was shorter says nothing: what receives adds up what comes in such a time.
+/// A shorter train is ignored: the receiver counts in steps of this time.
 const SHORTEST: Duration = Duration::from_micros(50);
 
 /// Bytes of the shortest train that counts.
@@ -22,7 +22,7 @@ const LEAST: u64 = 16 * 1024;
 /// The time is divided into so long slots,
 const SLOT: Duration = Duration::from_secs(10);
 
-/// of which so many are remembered.
+/// of which so many are kept.
 const SLOTS: usize = 6;
 
 /// See the module.
@@ -143,7 +143,7 @@ mod tests {
             rate.arrived(DATAGRAM, BEGIN + GAP * 2 * number);
         }
         train(&mut rate, 5, 12_500_000, BEGIN + SLOT);
-        // All at one time: it was held up by who received it.
+        // All at one time: the receiver delayed it.
         (0..100).for_each(|_| rate.arrived(DATAGRAM, BEGIN + SLOT + GAP * 9));
         assert_eq!(rate.best(BEGIN + SLOT + GAP * 20), None);
     }

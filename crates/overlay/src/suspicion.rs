@@ -1,13 +1,13 @@
-//! Whether something is to blame for what goes wrong. That is judged by what happens without it:
+//! Decides whether a feature, such as an offload, causes failures, by disabling it on trial:
 //!
 //! ```text
-//!              so many bad ones, and no good one between                many good ones
-//!   trusted ─────────────────────────────────────────────▶ put aside ──────────────────▶ to blame, for good
+//!              several failures without a success between               many successes
+//!   trusted ─────────────────────────────────────────────▶ disabled ───────────────────▶ to blame, for good
 //!      ▲                                                       │
-//!      └───── as many bad ones also without it: restored ──────┘
+//!      └───── as many failures also without it: restored ──────┘
 //! ```
 //!
-//! So who makes things go wrong in some other way has nothing put aside for long: each time it takes twice as many.
+//! So failures with another cause disable nothing for long: each time twice as many are needed.
 
 /// So many bad ones put something aside at first, and at most.
 const PATIENCE: (u32, u32) = (16, 1 << 16);
@@ -29,7 +29,7 @@ enum State {
     ToBlame,
 }
 
-/// What is to be done.
+/// The action to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It is not to be used for now.
@@ -97,7 +97,7 @@ mod tests {
         let mut suspicion = Suspicion::default();
         assert_eq!(see(&mut suspicion, false, 16), [(16, Change::PutAside)]);
         assert!(!suspicion.trusts() && !suspicion.is_over());
-        // What was under way already.
+        // Data that was already in flight.
         assert_eq!(see(&mut suspicion, false, 15), []);
         assert_eq!(see(&mut suspicion, true, 64), [(64, Change::ToBlame)]);
         assert!(suspicion.is_over() && !suspicion.trusts());

@@ -1,9 +1,9 @@
-//! Which nodes there are, which of them are linked, and the ways that frames take.
+//! The nodes, the links between them, and the routes of frames.
 //!
-//! A topology is data from the coordinator. All nodes work out the same ways from it: for each node there is one
-//! tree of shortest paths that ends in it, and where two paths are equal the neighbour with the lower number is the
-//! next hop. What is for one node goes up its tree; what is for everyone goes down the tree of the node where it
-//! came in. Distances shrink with every hop up and grow with every hop down, so no frame goes round.
+//! A topology is data from the coordinator. All nodes compute the same routes from it: for each node one
+//! tree of shortest paths that ends in it; of two equal paths the one by the neighbour with the lower number is
+//! taken. Unicast frames go up the tree of their destination; broadcasts go down the tree of their ingress
+//! node. Distances shrink with every hop up and grow with every hop down, so no frame loops.
 
 mod routes;
 
@@ -33,7 +33,7 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// Counts topologies. What a version says never changes.
+/// The version of a topology. The content of a version never changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Version(pub u32);
 
@@ -50,7 +50,7 @@ pub struct Link {
     pub a: NodeId,
     /// The other.
     pub b: NodeId,
-    /// What a frame's way over it costs, in any unit; not 0.
+    /// The cost of a frame's hop over it, in any unit; not 0.
     pub cost: u32,
 }
 
@@ -64,7 +64,7 @@ pub struct Topology {
     links: Vec<Link>,
 }
 
-/// A topology as somebody else wrote it.
+/// An unchecked topology.
 #[derive(Deserialize)]
 struct Unchecked {
     version: Version,
@@ -80,20 +80,20 @@ impl TryFrom<Unchecked> for Topology {
     }
 }
 
-/// What is wrong with a topology.
+/// The fault of a topology.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidTopology {
     /// More than [`MAX_NODES`].
-    #[error("{0} nodes are more than a topology can have, which is {MAX_NODES}")]
+    #[error("{0} nodes exceed the limit of a topology, {MAX_NODES}")]
     TooManyNodes(usize),
     /// More than [`MAX_LINKS`].
-    #[error("{0} links are more than a topology can have, which is {MAX_LINKS}")]
+    #[error("{0} links exceed the limit of a topology, {MAX_LINKS}")]
     TooManyLinks(usize),
     /// A node is listed twice.
     #[error("node {0} is listed twice")]
     DoubleNode(NodeId),
     /// A node is used that is not listed.
-    #[error("node {0} is not one of the topology's")]
+    #[error("node {0} is not in the topology")]
     UnknownNode(NodeId),
     /// A link has the same node at both ends.
     #[error("a link joins node {0} to itself")]
@@ -102,7 +102,7 @@ pub enum InvalidTopology {
     #[error("two links join nodes {0} and {1}")]
     DoubleLink(NodeId, NodeId),
     /// A link costs nothing.
-    #[error("the link between nodes {0} and {1} has the cost 0; 1 is the least")]
+    #[error("the link between nodes {0} and {1} has cost 0; the minimum is 1")]
     ZeroCost(NodeId, NodeId),
 }
 

@@ -11,8 +11,8 @@
 //! ```
 
 use api::{NetDevice, NetDeviceKind, NetSwitchedOff};
-use engines::InstanceName;
 use fabric::Epoch;
+use instance::{InstanceName, Network};
 use moves::HostName;
 use overlay::Mac;
 use overlay::switch::Entry;
@@ -112,7 +112,7 @@ impl Device {
 
 /// An instance's network device for people, as long as nothing is known of how it is.
 #[must_use]
-pub fn describe_nic(name: &InstanceName, network: &engines::Network) -> NetDevice {
+pub fn describe_nic(name: &InstanceName, network: &Network) -> NetDevice {
     NetDevice {
         name: name.to_string(),
         mac: Mac(network.mac).to_string(),

@@ -21,23 +21,22 @@
 //! instances that it has, and only the coordinator orders.
 
 use std::collections::BTreeSet;
-use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 
-use broker::{Carried, Chunk, Follower, LinkRequest};
-use engines::{Image, InstanceSpec, Owner};
 use fabric::attach::{LinkRefusal, NotStarted};
+use fabric::link::LinkRequest;
 use fabric::session::{SessionId, ToSession, Word};
-use fabric::{Epoch, FabricId, NetworkKind, ProcessId, Vid, directory};
+use fabric::{Epoch, ProcessId, Vid, directory};
+use instance::{Carried, Chunk, Follower, ImageFile, Region};
 use moves::protocol::{ToCoordinator, ToNode};
 use moves::{HostName, MoveId};
 use serde::{Deserialize, Serialize};
 
+use crate::net;
 use crate::removed::Removed;
-use crate::{frame, net};
 
 /// Raised when a message changes its meaning or layout.
-pub const VERSION: u16 = 26;
+pub const VERSION: u16 = 27;
 
 /// A reason in words with its way out, as the move protocol carries it.
 #[must_use]
@@ -51,29 +50,6 @@ pub fn split_reason(reason: &str) -> (&str, Option<&str>) {
     match reason.split_once('\n') {
         Some((what, remedy)) => (what, Some(remedy)),
         None => (reason, None),
-    }
-}
-
-/// What an instance's specification holds, which the move protocol only passes on.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Blueprint {
-    /// Its fabric.
-    pub fabric: FabricId,
-    /// How its engine makes it.
-    pub spec: InstanceSpec,
-}
-
-impl Blueprint {
-    /// The one in `bytes`. One that was written when no command had a standard input, no container was of an image, all instances
-    /// were on the host's bridge, or none was a container, ends before it says so.
-    ///
-    /// # Errors
-    /// `InvalidData` if it is none.
-    pub fn decode(bytes: &[u8]) -> io::Result<Self> {
-        // Neither a container nor an image nor a standard input, and the bridge.
-        const UNSAID: [u8; 4] = [0, NetworkKind::Bridge as u8, 0, 0];
-        let with = |missing: usize| frame::decode(&[bytes, &UNSAID[UNSAID.len() - missing..]].concat());
-        (1..=UNSAID.len()).fold(with(0), |read, missing| read.or_else(|_| with(missing)))
     }
 }
 
@@ -238,7 +214,7 @@ pub enum Question {
     Start {
         /// Its identity.
         vid: Vid,
-        /// Its [`Blueprint`].
+        /// Its [`Blueprint`](instance::Blueprint).
         blueprint: Vec<u8>,
         /// Whether somebody will follow its output from the begin.
         followed: bool,
@@ -486,22 +462,22 @@ pub enum ImageMessage {
     Begin,
     /// Pages of memory, which are in the next frame, one behind the other.
     Pages {
-        /// Whose.
-        owner: Owner,
+        /// The region.
+        region: Region,
         /// The address of each run of them, and how many it has.
         runs: Vec<(u64, u32)>,
     },
     /// Of which pages memory consists: more of what has come of it. All of them have come.
     Layout {
-        /// Whose.
-        owner: Owner,
+        /// The region.
+        region: Region,
         /// The address of each run of them, and how many it has, in rising order.
         runs: Vec<(u64, u64)>,
     },
     /// Which of these pages are to be fetched later, whatever has come of them.
     Left {
-        /// Whose.
-        owner: Owner,
+        /// The region.
+        region: Region,
         /// The address of each run of them, and how many it has, in rising order.
         runs: Vec<(u64, u64)>,
     },
@@ -515,7 +491,7 @@ pub struct Manifest {
     /// What the source's broker knew.
     pub carried: Carried,
     /// The files, in the order in which they follow.
-    pub images: Vec<Image>,
+    pub images: Vec<ImageFile>,
 }
 
 /// The destination's answer to images: at their end, or as soon as it cannot take them.
@@ -531,42 +507,4 @@ pub enum Received {
         /// Why, as [`reason`] makes it.
         reason: String,
     },
-}
-
-#[cfg(test)]
-mod tests {
-    use std::net::Ipv4Addr;
-    use std::path::PathBuf;
-
-    use engines::{InstanceName, Network};
-
-    use super::*;
-
-    #[test]
-    fn what_was_written_of_an_instance_before_there_was_a_choice_means_the_bridge() {
-        let network =
-            Network { mac: [2, 0, 0, 0, 0, 1], address: Ipv4Addr::new(10, 77, 1, 1), prefix: 16, mtu: 1500 };
-        let spec = InstanceSpec {
-            name: InstanceName::new("a").unwrap(),
-            command: vec!["true".into()],
-            environment: Vec::new(),
-            directory: PathBuf::from("/"),
-            user: 0,
-            group: 0,
-            groups: Vec::new(),
-            limits: Vec::new(),
-            network,
-            container: None,
-            network_kind: NetworkKind::Bridge,
-            image: None,
-            stdin: false,
-        };
-        let blueprint = Blueprint { fabric: FabricId(1), spec };
-        let bytes = frame::encode(&blueprint).unwrap();
-        assert_eq!(Blueprint::decode(&bytes).unwrap(), blueprint);
-        for missing in 1..=4 {
-            assert_eq!(Blueprint::decode(&bytes[..bytes.len() - missing]).unwrap(), blueprint);
-        }
-        assert!(Blueprint::decode(&bytes[..bytes.len() - 5]).is_err());
-    }
 }

@@ -30,7 +30,7 @@ pub(crate) struct CompletionQueue {
     depth: u32,
     armed: Armed,
     /// Completions since the last wake-up. Some of them may have been polled.
-    untold: usize,
+    unreported: usize,
     overrun: bool,
     /// The clock for completion timestamps.
     clock: Option<fn() -> u64>,
@@ -41,7 +41,7 @@ pub(crate) struct CompletionQueue {
 impl CompletionQueue {
     pub fn new(depth: u32) -> Self {
         let ring = VecDeque::with_capacity(depth.min(1024) as usize);
-        Self { ring, depth, armed: Armed::No, untold: 0, overrun: false, clock: None, users: 0 }
+        Self { ring, depth, armed: Armed::No, unreported: 0, overrun: false, clock: None, users: 0 }
     }
 
     pub fn with_clock(depth: u32, clock: fn() -> u64) -> Self {
@@ -85,16 +85,16 @@ impl CompletionQueue {
         }
         let for_any = self.armed == Armed::ForAny;
         let wakes =
-            self.ring.iter().rev().take(self.untold).any(|completion| for_any || completion.solicited);
+            self.ring.iter().rev().take(self.unreported).any(|completion| for_any || completion.solicited);
         if wakes {
-            self.told();
+            self.mark_reported();
         }
         wakes
     }
 
-    fn told(&mut self) {
+    fn mark_reported(&mut self) {
         self.armed = Armed::No;
-        self.untold = 0;
+        self.unreported = 0;
     }
 
     #[inline(always)]
@@ -113,10 +113,10 @@ impl CompletionQueue {
             Armed::ForAny => true,
         };
         if !wakes {
-            self.untold += 1;
+            self.unreported += 1;
             return Pushed::Quietly;
         }
-        self.told();
+        self.mark_reported();
         Pushed::WakeUp
     }
 
@@ -129,7 +129,7 @@ impl CompletionQueue {
             take(&completion);
         }
         if self.ring.is_empty() {
-            self.untold = 0;
+            self.unreported = 0;
             // The next ones come where these were, which the processor still has at hand.
             self.ring.clear();
         }
@@ -170,7 +170,7 @@ mod tests {
         none(&mut cq);
         assert!(!cq.arm(false));
         assert_eq!(cq.push(Wc::default()), Pushed::WakeUp);
-        assert!(!cq.arm(false), "of that one somebody was told");
+        assert!(!cq.arm(false), "of that one somebody was mark_reported");
         assert_eq!(cq.push(Wc::default()), Pushed::WakeUp);
         cq.push(Wc { solicited: true, ..Wc::default() });
         assert!(cq.arm(true));

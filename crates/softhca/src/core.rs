@@ -11,7 +11,7 @@ use crate::groups::Groups;
 use crate::handle::{Cq, Qp, Srq};
 use crate::limits::Limits;
 use crate::link::tx::Tx;
-use crate::memory_window::News;
+use crate::memory_window::HandleChange;
 use crate::qp::QueuePair;
 use crate::region::Regions;
 use crate::responder::place::Selected;
@@ -53,7 +53,7 @@ pub(crate) struct Core {
     /// Queue pairs that found the gate of their neighbour closed.
     pub stale: Vec<Qp>,
     /// Changed handles that peers must learn before more of their frames are read.
-    pub news: Vec<News>,
+    pub handle_changes: Vec<HandleChange>,
     /// Queue pairs that may send datagrams again.
     pub unblocked: Vec<Qp>,
     /// Some link has datagrams for which there was no receive.
@@ -86,7 +86,7 @@ impl Core {
             waiting: Vec::new(),
             failed: Vec::new(),
             stale: Vec::new(),
-            news: Vec::new(),
+            handle_changes: Vec::new(),
             unblocked: Vec::new(),
             datagrams_wait: false,
             wrong_keys: 0,

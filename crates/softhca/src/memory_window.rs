@@ -53,7 +53,7 @@ pub(crate) struct Bound {
 }
 
 /// A handle whose translation peers have to learn, and the previous meaning of its real value.
-pub(crate) type News = (Translation, u32);
+pub(crate) type HandleChange = (Translation, u32);
 
 impl MemoryWindow {
     /// The address of `length` bytes at `va`, if `bearer` may do to them what it `needs`.

@@ -6,7 +6,7 @@ use crate::attr::{Access, WindowKind};
 use crate::errno::Errno;
 use crate::handle::{Mr, Mw, Pd};
 use crate::limits::Limits;
-use crate::memory_window::{Bearer, Bound, MemoryWindow, News};
+use crate::memory_window::{Bearer, Bound, HandleChange, MemoryWindow};
 use crate::slab::Slab;
 use crate::work::{Binding, Sge};
 
@@ -211,9 +211,9 @@ impl Regions {
         &mut self,
         source: &mut dyn HandleSource,
         mw: Mw,
-        news: &mut Vec<News>,
+        handle_changes: &mut Vec<HandleChange>,
     ) -> Option<Pd> {
-        self.unbind(source, mw.0, news)?;
+        self.unbind(source, mw.0, handle_changes)?;
         let window = self.windows.remove(mw.0)?;
         self.names.release(window.block);
         Some(window.pd)
@@ -225,21 +225,21 @@ impl Regions {
         source: &mut dyn HandleSource,
         binding: &Binding,
         bearer: Bearer,
-        news: &mut Vec<News>,
+        handle_changes: &mut Vec<HandleChange>,
     ) -> Option<()> {
         let object = self.names.reserved(binding.key)?;
         self.window(object).filter(|window| window.accepts(binding, bearer))?;
         let index = object - WINDOW;
         if binding.length == 0 {
-            return self.unbind(source, index, news);
+            return self.unbind(source, index, handle_changes);
         }
         let bound = self.shown(binding, bearer)?;
-        self.unbind(source, index, news)?;
+        self.unbind(source, index, handle_changes)?;
         self.slab.get_mut(bound.mr.0)?.windows += 1;
         self.windows.get_mut(index)?.bound = Some(bound);
         let line = self.names.insert_fixed(source, binding.key, object);
         if line.real != line.virtual_handle {
-            news.push((line, line.real));
+            handle_changes.push((line, line.real));
         }
         Some(())
     }
@@ -263,13 +263,18 @@ impl Regions {
     }
 
     /// Ends the binding of window `index`, if it has one. `None` if there is no such window.
-    fn unbind(&mut self, source: &mut dyn HandleSource, index: u32, news: &mut Vec<News>) -> Option<()> {
+    fn unbind(
+        &mut self,
+        source: &mut dyn HandleSource,
+        index: u32,
+        handle_changes: &mut Vec<HandleChange>,
+    ) -> Option<()> {
         let Some(bound) = self.windows.get_mut(index)?.bound.take() else { return Some(()) };
         if let Some(region) = self.slab.get_mut(bound.mr.0) {
             region.windows -= 1;
         }
         if let Some(known) = self.names.remove(source, bound.key) {
-            news.push((Translation { real: known.virtual_handle, ..known }, known.real));
+            handle_changes.push((Translation { real: known.virtual_handle, ..known }, known.real));
         }
         Some(())
     }
@@ -280,11 +285,11 @@ impl Regions {
         source: &mut dyn HandleSource,
         key: u32,
         bearer: Bearer,
-        news: &mut Vec<News>,
+        handle_changes: &mut Vec<HandleChange>,
     ) -> Option<()> {
         let object = self.names.by_virtual(key)?;
         self.window(object).filter(|window| window.kind == WindowKind::Two && window.pd == bearer.pd)?;
-        self.unbind(source, object - WINDOW, news)
+        self.unbind(source, object - WINDOW, handle_changes)
     }
 
     /// The virtual key of the window that a peer names by a real one, if it may invalidate it.

@@ -5,7 +5,7 @@
 //! negative acknowledgement makes the requester go back to the message that it names: it retransmits at once or after
 //! a pause, or completes the request with an error if a retry is of no use.
 //!
-//! After a link was lost, the requester sends nothing until the peer has told it which message of this queue pair it
+//! After a link was lost, the requester sends nothing until the peer has mark_reported it which message of this queue pair it
 //! expects: those before it are done, those from it on are sent again from their start.
 
 use verbs::{HandleKind, LookupList};
@@ -92,7 +92,7 @@ impl Requester {
     pub fn asks_for_ack(&mut self, signaled: bool) -> bool {
         /// Messages in a company.
         const COMPANY: u32 = 16;
-        // Nobody need ever ask.
+        // There is no need to ask.
         self.unasked = self.unasked.saturating_add(1);
         let asks = signaled && self.unasked >= COMPANY;
         if asks {
@@ -206,10 +206,10 @@ impl Core {
     }
 
     fn change_window(&mut self, op: &SendOp, bearer: Bearer) -> Option<()> {
-        let Self { regions, source, news, .. } = self;
+        let Self { regions, source, handle_changes, .. } = self;
         match op {
-            SendOp::Bind(binding) => regions.bind(&mut **source, binding, bearer, news),
-            SendOp::LocalInvalidate(key) => regions.invalidate(&mut **source, *key, bearer, news),
+            SendOp::Bind(binding) => regions.bind(&mut **source, binding, bearer, handle_changes),
+            SendOp::LocalInvalidate(key) => regions.invalidate(&mut **source, *key, bearer, handle_changes),
             _ => None,
         }
     }
@@ -406,7 +406,7 @@ impl Core {
         }
         if qp.attr.timeout != 0 {
             let Some(left) = qp.requester.pauses_left.checked_sub(1) else {
-                // Whatever the peer was told before, it answers no more.
+                // Whatever the peer was mark_reported before, it answers no more.
                 let head = qp.sends.head();
                 return self.end_request_with(handle, head, WcStatus::RetryExceeded);
             };
@@ -429,7 +429,7 @@ impl Core {
         qp.requester.sent = qp.requester.sent.max(lost);
         // It is no more than what was sent, by now.
         let _ = accept(qp, lost);
-        // What is still to be sent of them goes on without their memory.
+        // The unsent rest of them proceeds without their memory.
         self.failed.push(handle);
         self.complete_sends(handle);
     }
@@ -442,7 +442,7 @@ impl Core {
             if end > qp.sends.head() {
                 self.drop_requests(handle, end);
             }
-            // What comes after it is given up next time.
+            // Later ones are dropped next time.
             self.run_local(handle);
             return;
         }
@@ -495,7 +495,7 @@ impl Core {
             return Err(Malformed("an answer without a request"));
         }
         match (header.offset, request.received) {
-            // Perhaps anew, after a part of it: the peer has begun anew meanwhile.
+            // Perhaps a restart after a part of it: the peer has a new incarnation meanwhile.
             (0, _) => Ok(true),
             (offset, received) if offset == received => Ok(true),
             // The rest of an answer to another incarnation of this queue pair.
@@ -660,7 +660,7 @@ fn describe(qp: &QueuePair, request: &SendRequest, lookup: &LookupList) -> Heade
         SendOp::Datagram { .. } => (Opcode::Datagram, 0, 0, 0),
     };
     let solicited = if request.solicited { flag::SOLICITED } else { 0 };
-    let again = if qp.requester.next < qp.requester.sent { flag::SAID_AGAIN } else { 0 };
+    let again = if qp.requester.next < qp.requester.sent { flag::RETRANSMITTED } else { 0 };
     Header {
         flags: solicited | again,
         va,

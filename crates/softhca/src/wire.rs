@@ -196,7 +196,7 @@ pub mod flag {
     /// Raise a solicited event.
     pub const SOLICITED: u8 = 1;
     /// This request has left before, at least in part, and may have been executed.
-    pub const SAID_AGAIN: u8 = 2;
+    pub const RETRANSMITTED: u8 = 2;
     /// This SEND also acknowledges, in `va`, all messages before that one.
     pub const ACKNOWLEDGES: u8 = 4;
     /// This DATAGRAM has a global route.
@@ -206,7 +206,7 @@ pub mod flag {
     /// This SEND asks for an immediate acknowledgement.
     pub const ASKS_FOR_ACK: u8 = 32;
     /// Bits that mean something.
-    pub const ALL: u8 = SOLICITED | SAID_AGAIN | ACKNOWLEDGES | ROUTED | GROUP | ASKS_FOR_ACK;
+    pub const ALL: u8 = SOLICITED | RETRANSMITTED | ACKNOWLEDGES | ROUTED | GROUP | ASKS_FOR_ACK;
 }
 
 /// A frame's header.

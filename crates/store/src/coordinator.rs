@@ -1,4 +1,4 @@
-//! What the coordinator remembers.
+//! The coordinator's durable state.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,13 +15,13 @@ use crate::file::{File, NUMBERS, decode, put, put_value, take};
 use crate::journal::{Change, Value};
 use crate::{StoreError, members};
 
-/// Raised when the layout of tables or values changes.
+/// Incremented when the layout of tables or values changes.
 const VERSION: u32 = 6;
 
-/// How many moves are remembered after their end; the oldest go first.
+/// Number of ended moves that are stored; the oldest are dropped.
 pub const MAX_ENDED_MOVES: u64 = 1000;
 
-/// How many instances are remembered after their end; the oldest go first.
+/// Number of ended instances that are stored; the oldest are dropped.
 pub const MAX_ENDED_INSTANCES: u64 = 64;
 
 const INSTANCES: TableDefinition<u16, &[u8]> = TableDefinition::new("instances");
@@ -33,13 +33,13 @@ const ENDED_INSTANCES: TableDefinition<u64, &[u8]> = TableDefinition::new("ended
 /// One row, under 0.
 const NETWORK: TableDefinition<u8, &[u8]> = TableDefinition::new("network");
 
-/// What is plugged into the overlay, by host and name.
+/// The overlay's devices, by host and name.
 const DEVICES: TableDefinition<(&str, &str), &[u8]> = TableDefinition::new("devices");
 
-/// Hosts on which nothing is to be started.
+/// Drained hosts.
 const DRAINED: TableDefinition<&str, ()> = TableDefinition::new("drained hosts");
 
-/// When instances were moved last, in milliseconds since 1970.
+/// Time of each instance's last move, in milliseconds since 1970.
 const MOVED: TableDefinition<u16, u64> = TableDefinition::new("moved instances");
 
 const LAST_MOVE: &str = "last move";
@@ -64,10 +64,10 @@ pub struct EndedMove {
     pub record: MoveRecord,
 }
 
-/// An instance that is no more.
+/// An instance that has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndedInstance {
-    /// Its identity, which another one may have by now.
+    /// Its identity, which another instance may use by now.
     pub vid: Vid,
     /// As it was when it ended.
     pub instance: Instance,
@@ -76,7 +76,7 @@ pub struct EndedInstance {
 }
 
 impl Store {
-    /// Opens the store in the file at `path`, or makes a new one.
+    /// Opens the store in the file at `path`, or creates a new one.
     ///
     /// # Errors
     /// If it is in use, of another version, or cannot be read or written.
@@ -95,8 +95,8 @@ impl Store {
         Ok(Self { file: File::open(path, VERSION, prepare)? })
     }
 
-    /// Whether there is room for the records of something new. Those of what is under way have room that is
-    /// kept for them.
+    /// Checks that there is room for records of new operations. Operations in progress have reserved
+    /// room.
     ///
     /// # Errors
     /// [`StoreError::NoRoom`].
@@ -104,7 +104,7 @@ impl Store {
         self.file.ready()
     }
 
-    /// What all records so far amount to.
+    /// The snapshot that results from all records.
     ///
     /// # Errors
     /// If the file cannot be read or understood.
@@ -159,7 +159,7 @@ impl Store {
         })
     }
 
-    /// How the overlay is laid out, if it was ever noted.
+    /// The plan of the overlay, if one was stored.
     ///
     /// # Errors
     /// If the file cannot be read or understood.
@@ -210,7 +210,7 @@ impl Store {
         })
     }
 
-    /// The last [`MAX_ENDED_MOVES`] moves that are over, the oldest first.
+    /// The last [`MAX_ENDED_MOVES`] ended moves, the oldest first.
     ///
     /// # Errors
     /// If the file cannot be read or understood.
@@ -298,7 +298,7 @@ fn apply(write: &WriteTransaction, record: &Record) -> Result<(), redb::Error> {
     note_highest(write, LAST_INSTANCE_EPOCH, image.last_epoch.0)?;
     note_last_moves(write, record, &known)?;
     if let Record::InstanceAdded { vid, .. } = record {
-        // Also of one that is restored, and has its VID from elsewhere.
+        // This includes a restored instance, whose VID was not allocated here.
         note_highest(write, LAST_VID, vid.lid().into())?;
     }
     match (record, &known[..]) {
@@ -308,7 +308,7 @@ fn apply(write: &WriteTransaction, record: &Record) -> Result<(), redb::Error> {
     }
 }
 
-/// Notes when instances have moved from host to host; one that is restored from a checkpoint has not.
+/// Stores the time of moves between hosts; a restore from a checkpoint is none.
 fn note_last_moves(
     write: &WriteTransaction,
     record: &Record,
@@ -331,7 +331,7 @@ fn note_last_moves(
     Ok(())
 }
 
-/// Notes `value` as the number `name`, unless that is higher already.
+/// Stores `value` as the number `name`, unless the stored number is higher.
 fn note_highest(write: &WriteTransaction, name: &str, value: u64) -> Result<(), redb::Error> {
     let mut numbers = write.open_table(NUMBERS)?;
     let last = numbers.get(name)?.map_or(0, |last| last.value());

@@ -40,7 +40,7 @@ use target::Target;
 pub use target::unexpected;
 pub use transfer::{milliseconds, phase_name};
 
-/// Moves running jobs between machines, and nothing that a job talks to notices.
+/// Moves running programs between hosts without breaking their RDMA and TCP connections
 #[derive(Parser)]
 #[command(name = "transhume", version, max_term_width = 100)]
 #[command(after_help = "Examples:\n  transhume lab up --hosts 3\n  \
@@ -83,7 +83,7 @@ enum Command {
 }
 
 impl Cli {
-    /// Whether the process serves others, and must survive one that goes away.
+    /// Whether the process is a daemon, which must not end when a client disconnects.
     pub fn is_daemon(&self) -> bool {
         match &self.command {
             Command::Coordinator(_) | Command::Node(_) | Command::Init(_) => true,
@@ -92,7 +92,7 @@ impl Cli {
         }
     }
 
-    /// Does what the command line says. The code is that of the process.
+    /// Runs the command. Returns the exit code of the process.
     pub fn run(self) -> Result<ExitCode> {
         let target = &self.target;
         match self.command {
@@ -141,9 +141,11 @@ mod tests {
         let mut open = vec![Cli::command()];
         while let Some(mut command) = open.pop() {
             open.extend(command.get_subcommands().cloned());
-            assert!(command.get_about().is_some(), "{} does not say what it is for", command.get_name());
+            assert!(command.get_about().is_some(), "{} has no description", command.get_name());
             let help = command.render_long_help().to_string();
             assert!(help.contains("Example"), "{} has no example", command.get_name());
+            let introduction = help.lines().take_while(|line| !line.starts_with("Usage:"));
+            assert!(introduction.count() <= 20, "{} has a long introduction", command.get_name());
         }
     }
 }

@@ -1,9 +1,9 @@
-//! The demo: who runs where, in which order it moves, and what is measured.
+//! The demo: its instances, their moves, and the measurements.
 //!
 //! * [`scene`]: the lab and the two instances.
-//! * [`traffic`]: what the programs in them write, and what follows from it.
-//! * [`tour`]: the moves, each with what was seen of it.
-//! * [`view`]: what people see meanwhile; [`summary`]: what stands at the end.
+//! * [`traffic`]: parses the output of the programs in them.
+//! * [`tour`]: the moves, with the measurements of each.
+//! * [`view`]: the live display; [`summary`]: the final report.
 
 mod scene;
 mod summary;
@@ -23,22 +23,22 @@ use view::View;
 /// The demo's lab.
 pub const LAB: &str = "demo";
 
-/// How to run the demo.
+/// Options of the demo.
 pub struct Options {
-    /// The lab to make.
+    /// The lab to create.
     pub lab: LabName,
-    /// How often the instance goes around.
+    /// The number of rounds.
     pub rounds: u16,
     /// Whether the result is JSON.
     pub json: bool,
-    /// Whether standard output is a terminal to draw on.
+    /// Whether to draw on standard output, a terminal.
     pub live: bool,
 }
 
-/// Runs the demo in a lab that does not exist yet, and leaves the lab behind.
+/// Runs the demo in a new lab, and leaves the lab behind.
 pub fn run(options: &Options) -> Result<ExitCode> {
     let view = View::new(options);
-    view.say("making a lab of three hosts");
+    view.say("creating a lab of three hosts");
     let mut scene = Scene::set(options, &view)?;
     let moves = tour::go_around(&mut scene, options.rounds, &view)?;
     view.say("waiting for the end of verbs-check");

@@ -1,4 +1,4 @@
-//! Errors as the user sees them: what is wrong on one line, the way out on the next.
+//! Errors as the user sees them: the message on one line, the remedy on the next.
 
 use std::error::Error;
 use std::fmt;
@@ -7,14 +7,14 @@ use api::ClientError;
 
 use crate::table::printable;
 
-/// What this crate's functions return.
+/// The result type of this crate.
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
-/// The way out when the coordinator is lost in the middle of a request.
-const LOST: &str = "its log says why; what was asked may have been done or not: when it is back, `transhume ps` and \
-                    `transhume net devices` show how things are";
+/// The remedy when the connection to the coordinator is lost during a request.
+const LOST: &str = "see the coordinator's log; the request may or may not have been executed: when the coordinator is back, check with `transhume ps` and \
+                    `transhume net devices`";
 
-/// Why a command failed, with the way out.
+/// Why a command failed, with the remedy.
 #[derive(Debug)]
 pub struct Failure {
     why: api::Failure,
@@ -23,36 +23,36 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure with its way out, which may be empty.
+    /// A failure with its remedy, which may be empty.
     pub fn new(message: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { why: api::Failure::new(message, remedy), code: 1, json: false }
     }
 
-    /// The same failure with another code for the process.
+    /// The same failure with another exit code.
     #[must_use]
     pub fn with_code(mut self, code: u8) -> Self {
         self.code = code;
         self
     }
 
-    /// The same failure, told as a line of JSON: the coordinator's own, [`api::Event::Failed`].
+    /// The same failure, printed as a JSON line in the coordinator's format, [`api::Event::Failed`].
     #[must_use]
     pub fn in_json(mut self) -> Self {
         self.json = true;
         self
     }
 
-    /// The code with which the process ends.
+    /// The exit code of the process.
     pub fn code(&self) -> u8 {
         self.code
     }
 
-    /// Whether the failure is about `name`.
+    /// Whether the failure mentions `name`.
     pub fn names(&self, name: &str) -> bool {
         self.why.message.contains(&format!("`{name}`"))
     }
 
-    /// The same failure with one more way out, before the others.
+    /// The same failure with another remedy before the others.
     #[must_use]
     pub fn with_remedy(mut self, remedy: &str) -> Self {
         let others = std::mem::take(&mut self.why.remedy);
@@ -73,7 +73,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// What comes from elsewhere may name what others have named: it stays on its line.
+/// Messages from elsewhere may contain names from users: control characters are escaped.
 impl From<api::Failure> for Failure {
     fn from(why: api::Failure) -> Self {
         Self::new(printable(why.message), printable(why.remedy))
@@ -96,16 +96,14 @@ impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
         let help = match error {
             ClientError::NotRunning(_) => {
-                "start one with `transhume coordinator`, a whole lab with `transhume lab up`, or a lab's own with \
-                 `transhume lab start coordinator`; `--socket` or `--lab` says which. Of machines that `transhume net up` has joined, the first has the coordinator"
+                "start it with `transhume coordinator`, `transhume lab up` or \
+                 `transhume lab start coordinator`, or select another with `--socket` or `--lab`; with `transhume net up`, the coordinator is on the first machine"
             }
             ClientError::NotAllowed(_) => "run this with sudo",
-            ClientError::TooLong(_) => "name another with `--socket`",
+            ClientError::TooLong(_) => "use a shorter path with `--socket`",
             ClientError::Closed => LOST,
             ClientError::Io(_) if error.is_break() => LOST,
-            ClientError::Request(_) => {
-                "shorten the command, or run it with less in its environment: `env -i PATH=\"$PATH\" …`"
-            }
+            ClientError::Request(_) => "shorten the command or its environment: `env -i PATH=\"$PATH\" …`",
             ClientError::Line(_) | ClientError::Io(_) => "",
         };
         Self::new(chain(&error), help)

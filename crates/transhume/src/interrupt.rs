@@ -1,4 +1,4 @@
-//! What Ctrl-C, SIGTERM and a closed terminal do to a command that waits, or that stands for another.
+//! Handles Ctrl-C, SIGTERM and a closed terminal in commands that wait.
 
 use std::time::{Duration, Instant};
 use std::{fs, io, process, thread};
@@ -6,7 +6,7 @@ use std::{fs, io, process, thread};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH};
 use signal_hook::iterator::Signals;
 
-/// So long after the first signal others are the same: `timeout` signals its child, and then its whole group.
+/// Signals within this time after the first one count as the same: `timeout` signals its child, and then its whole process group.
 const MOMENT: Duration = Duration::from_millis(500);
 
 /// Calls `action` on another thread at the first signal; the second ends the process, with the
@@ -27,7 +27,7 @@ pub fn on_first(action: impl FnOnce() + Send + 'static) -> io::Result<()> {
     Ok(())
 }
 
-/// Calls `action` on another thread at each signal that ends a command at a terminal, and does nothing else then.
+/// Calls `action` on another thread at each terminating signal, which is then ignored otherwise.
 pub fn on_each(mut action: impl FnMut(i32) + Send + 'static) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGQUIT])?;
     if !is_ignored(SIGHUP) {
@@ -37,7 +37,7 @@ pub fn on_each(mut action: impl FnMut(i32) + Send + 'static) -> io::Result<()> {
     Ok(())
 }
 
-/// Calls `action` on another thread whenever the terminal's window has another size.
+/// Calls `action` on another thread when the size of the terminal window changes.
 pub fn on_resize(mut action: impl FnMut() + Send + 'static) -> io::Result<()> {
     let mut signals = Signals::new([SIGWINCH])?;
     thread::spawn(move || signals.forever().for_each(|_| action()));
@@ -52,7 +52,7 @@ fn is_ignored(signal: i32) -> bool {
         .is_some_and(|mask| mask >> (signal - 1) & 1 != 0)
 }
 
-/// The next signal that is not the one of `first` again.
+/// The next signal that is not a duplicate of the first.
 fn second(first: Instant, mut arriving: impl Iterator<Item = (Instant, i32)>) -> Option<i32> {
     arriving.find(|(at, _)| at.duration_since(first) >= MOMENT).map(|(_, signal)| signal)
 }

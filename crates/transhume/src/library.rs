@@ -1,4 +1,4 @@
-//! The drop-in `libibverbs.so.1` and `librdmacm.so.1`, and how a program comes to use them.
+//! The drop-in `libibverbs.so.1` and `librdmacm.so.1`: finds them and makes programs load them.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -7,11 +7,11 @@ use fabric::attach::INSTANCE_VARIABLE;
 
 use crate::failure::{Failure, Result};
 
-/// The libraries' file names, the one on which the other depends first. Beside each lies a link to it without the last
+/// The libraries' file names, a dependency before its user. Beside each is a link without the version
 /// number.
 const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 
-/// The environment with which a program of an instance loads our libraries in `folder` instead of the system's.
+/// The environment with which a program loads our libraries in `folder` instead of the system's.
 ///
 /// Both variables are needed: a preloaded library satisfies `dlopen("libibverbs.so.1")`, and the path
 /// `dlopen("libibverbs.so")`. What was preloaded before stays, after ours.
@@ -25,13 +25,13 @@ pub fn add_to(mut environment: Vec<(String, String)>, folder: &Path) -> Vec<(Str
     environment
 }
 
-/// Where the libraries are.
+/// The directory of the libraries.
 pub fn folder() -> Result<PathBuf> {
     let program = env::current_exe()?;
     find(&program).ok_or_else(|| missing(&program))
 }
 
-/// Beside an installed program or one in cargo's target folder.
+/// Looks beside an installed program, and in cargo's target directory.
 fn find(program: &Path) -> Option<PathBuf> {
     let has_all = |folder: &PathBuf| NAMES.iter().all(|name| folder.join(name).is_file());
     candidates(program).into_iter().find(has_all)
@@ -46,8 +46,8 @@ fn candidates(program: &Path) -> Vec<PathBuf> {
 fn missing(program: &Path) -> Failure {
     let places = candidates(program).iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
     Failure::new(
-        format!("the RDMA libraries ({}) are missing: looked in {}", NAMES.join(", "), places.join(" and ")),
-        "`make build` makes them beside the program",
+        format!("the RDMA libraries ({}) are missing in {}", NAMES.join(", "), places.join(" and ")),
+        "build them with `make build`",
     )
 }
 

@@ -1,14 +1,14 @@
-//! What daemons log.
+//! Logging of the daemons.
 
 use clap::Args;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt;
 use tracing_subscriber::prelude::*;
 
-/// What a daemon is told about its log.
+/// Options of the log.
 #[derive(Args)]
 pub struct Logging {
-    /// Which messages to log: a level, and others for parts of the program, as `info,node=trace`
+    /// Log levels: a level, and others for single modules, such as `info,node=trace`
     #[arg(long = "log", value_name = "LEVELS", env = "TRANSHUME_LOG", default_value = "info")]
     levels: Targets,
 }

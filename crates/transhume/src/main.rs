@@ -1,4 +1,4 @@
-//! The `transhume` command: the daemons, the tools for users, and the lab.
+//! The `transhume` command: daemons, user tools and the lab.
 
 mod cli;
 mod demo;
@@ -18,7 +18,7 @@ use clap::error::ErrorKind;
 
 use failure::{Failure, Result};
 
-/// What a command ends with whose own arguments are wrong.
+/// Exit code for wrong usage.
 const WRONG_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
@@ -38,7 +38,7 @@ fn run(command: cli::Cli) -> Result<ExitCode> {
     command.run()
 }
 
-/// Says what is wrong with the command line, or the help or the version that it asks for.
+/// Prints a usage error, or the requested help or version.
 fn tell(answer: &clap::Error) -> Result<ExitCode> {
     if answer.kind() == ErrorKind::InvalidUtf8 {
         return Err(not_text());
@@ -51,21 +51,21 @@ fn tell(answer: &clap::Error) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Which arguments are not UTF-8.
+/// The failure for arguments that are not UTF-8.
 fn not_text() -> Failure {
     let wrong = std::env::args_os().skip(1).filter(|argument| argument.to_str().is_none());
     let wrong: Vec<_> = wrong.map(|argument| format!("{argument:?}")).collect();
-    let message = format!("not UTF-8 among the arguments: {}", wrong.join(", "));
-    Failure::new(message, "give it in UTF-8, or a file under another name").with_code(WRONG_USAGE)
+    let message = format!("arguments are not UTF-8: {}", wrong.join(", "));
+    Failure::new(message, "use UTF-8, or rename the file").with_code(WRONG_USAGE)
 }
 
-/// Lets a write to a pipe that nobody reads end the process, as people expect of `transhume ps | head`.
+/// Ends the process when it writes to a closed pipe, as users expect of `transhume ps | head`.
 fn end_with_the_reader() {
     // SAFETY: no handler is installed.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
-/// Lets such a write fail instead, for a command that has something to end first.
+/// Makes such a write fail instead, for commands that have to clean up first.
 fn outlive_the_reader() {
     // SAFETY: no handler is installed.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };

@@ -1,5 +1,5 @@
-//! Standard output: what all commands write goes through here, so that one that cannot be written
-//! to (a full disk, say) is always told in the same way.
+//! Standard output: all commands write through this module, so that write errors, such as a full
+//! disk, are reported uniformly.
 
 use std::io::{self, Write};
 
@@ -7,15 +7,15 @@ use serde::Serialize;
 
 use crate::failure::{Failure, Result};
 
-/// What a command ends with that nobody reads, as shells have it.
+/// Exit code after a write to a closed pipe, as in shells.
 const UNREAD: u8 = 128 + 13;
 
-/// Writes `text` at once.
+/// Writes `text` and flushes.
 pub fn write(text: impl AsRef<[u8]>) -> Result<()> {
     written(io::stdout().write_all(text.as_ref()))
 }
 
-/// What came of writing to standard output; what is still held back is written first.
+/// Flushes, and converts a failed write to standard output to a failure.
 pub fn written(outcome: io::Result<()>) -> Result<()> {
     let outcome = outcome.and_then(|()| io::stdout().flush());
     outcome.map_err(|error| {

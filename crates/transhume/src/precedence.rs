@@ -1,12 +1,12 @@
-//! The daemons' precedence over programs.
+//! Real-time priority of the daemons.
 //!
-//! Programs that use RDMA spin, often on all processors of a host. A daemon sleeps but for moves, and each of its
-//! steps, and of CRIU's, is part of somebody's blackout. A nice value does not help where the kernel shares
-//! processors among groups first, as it does with services, containers and sessions: there a daemon waited for
-//! seconds. So daemons run under a real-time policy; the kernel still keeps a part of each second for all others.
+//! Programs that use RDMA busy-poll, often on all processors of a host. A daemon sleeps except during moves, but each of its
+//! steps, and of CRIU's, is part of an instance's blackout. A nice value does not help if the kernel first shares
+//! processors between control groups, as for services, containers and sessions: a daemon then waited for
+//! seconds. So daemons use a real-time policy; the kernel still reserves a part of each second for other processes.
 
-/// Gives the calling thread, and threads and processes that it starts from now on, precedence over all programs
-/// that have no real-time policy. Without the right to do so (`CAP_SYS_NICE`) a daemon is only slower.
+/// Gives the calling thread, and threads and processes that it starts later, priority over all processes
+/// without a real-time policy. Without the right to do so (`CAP_SYS_NICE`), the daemon is only slower.
 pub fn take() {
     let lowest = libc::sched_param { sched_priority: 1 };
     // SAFETY: the parameters are live. A refusal changes nothing.

@@ -1,8 +1,8 @@
-//! Tables for people: columns as wide as their widest cell.
+//! Tables: columns as wide as their widest cell.
 
 use unicode_width::UnicodeWidthStr;
 
-/// Lays out `rows` under `titles`, two blanks between columns. Control characters are shown escaped.
+/// Lays out `rows` under `titles`, two spaces between columns. Control characters are escaped.
 #[must_use]
 pub fn render<const COLUMNS: usize>(titles: [&str; COLUMNS], rows: &[[String; COLUMNS]]) -> String {
     let titles = titles.map(str::to_owned);

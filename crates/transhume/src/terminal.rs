@@ -1,4 +1,4 @@
-//! The user's terminal, as long as a program elsewhere has it.
+//! The user's terminal, while a remote program uses it.
 
 use std::io::{self, IsTerminal};
 use std::process;
@@ -7,15 +7,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use fabric::session::WindowSize;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
-/// Standard input, if it is a terminal, which a program elsewhere may be lent. Dropping this makes it what it was before.
+/// Standard input, which can be lent to a remote program if it is a terminal. Dropping this restores its settings.
 #[derive(Default)]
 pub struct Lent(WayBack);
 
 impl Lent {
-    /// From here on no key has a meaning here.
+    /// Puts the terminal into raw mode: keys have no local effect.
     ///
     /// # Errors
-    /// If standard input is no terminal.
+    /// If standard input is not a terminal.
     pub fn lend(&self) -> io::Result<()> {
         let mut before = self.0.lock();
         let found = tcgetattr(io::stdin())?;
@@ -26,7 +26,7 @@ impl Lent {
         Ok(())
     }
 
-    /// For another thread.
+    /// A handle for another thread.
     pub fn way_back(&self) -> WayBack {
         self.0.clone()
     }
@@ -38,16 +38,16 @@ impl Drop for Lent {
     }
 }
 
-/// Ends this process although the terminal is lent.
+/// Ends this process while the terminal is lent.
 #[derive(Clone, Default)]
 pub struct WayBack(Arc<Mutex<Option<Termios>>>);
 
 impl WayBack {
-    /// With the code that a shell gives for the signal.
+    /// Restores the terminal and ends the process, with the exit code that a shell gives for the signal.
     pub fn end(&self, signal: i32) -> ! {
         let mut before = self.lock();
         take_back(&mut before);
-        // Nobody lends it any more: the lock is kept.
+        // The lock stays held, so that no thread lends the terminal again.
         process::exit(128 + signal)
     }
 
@@ -57,11 +57,11 @@ impl WayBack {
 }
 
 fn take_back(before: &mut Option<Termios>) {
-    // A terminal that has gone needs nothing.
+    // A closed terminal needs no restoring.
     let _gone = before.take().map(|before| tcsetattr(io::stdin(), OptionalActions::Drain, &before));
 }
 
-/// The size of the window that is standard input; `None` if that is no terminal.
+/// The size of the window of standard input; `None` if it is not a terminal.
 pub fn window() -> Option<WindowSize> {
     if !io::stdin().is_terminal() {
         return None;

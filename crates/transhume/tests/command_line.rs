@@ -135,7 +135,7 @@ fn a_command_that_cannot_be_started_is_told_with_a_shells_exit_code() {
         let empty = stage.run(none);
         assert_eq!(empty.status.code(), Some(2), "{none:?}");
         assert!(
-            text(&empty.stderr).starts_with("transhume: there is no command to run\n  give a program"),
+            text(&empty.stderr).starts_with("transhume: no command was given\n  pass a program"),
             "{empty:?}"
         );
     }
@@ -160,8 +160,8 @@ fn a_working_directory_that_is_gone_is_named() {
     assert_eq!(ended.status.code(), Some(1));
     assert_eq!(
         text(&ended.stderr),
-        "transhume: the working directory is not there: No such file or directory (os error 2)\n  \
-         go to one that exists: the program starts in it on its host\n"
+        "transhume: the working directory does not exist: No such file or directory (os error 2)\n  \
+         change to an existing directory: the program starts in it on its host\n"
     );
 }
 
@@ -208,7 +208,7 @@ fn output_that_was_dropped_is_said_and_is_a_failure() {
     let _requests = stage.coordinator(&[STARTED, output]);
     let ended = stage.run(&["run", "--", "prog"]);
     assert_eq!(ended.status.code(), Some(1));
-    assert!(text(&ended.stderr).contains("9 pieces of `job`'s output are missing"), "{ended:?}");
+    assert!(text(&ended.stderr).contains("9 pieces of the output of `job` are missing"), "{ended:?}");
 }
 
 #[test]
@@ -219,8 +219,8 @@ fn output_that_may_be_missing_at_the_end_is_said() {
     let ended = stage.run(&["run", "--", "prog"]);
     assert_eq!(ended.status.code(), Some(3));
     let said = text(&ended.stderr);
-    assert!(said.contains("the last of `job`'s output may be missing: host h1 is down"), "{said}");
-    assert!(said.contains("`transhume logs job` shows it"), "{said}");
+    assert!(said.contains("the last output of `job` may be missing: host h1 is down"), "{said}");
+    assert!(said.contains("try `transhume logs job`"), "{said}");
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn run_goes_on_where_it_was_when_the_coordinator_is_back() {
     let requests = stage.coordinator(&[STARTED, first, "", second]);
     let ended = stage.run(&["run", "--", "prog"]);
     assert_eq!((text(&ended.stdout).as_str(), ended.status.code()), ("one\ntwo\n", Some(7)));
-    assert!(text(&ended.stderr).contains("the coordinator is lost; waiting"), "{ended:?}");
+    assert!(text(&ended.stderr).contains("connection to the coordinator lost; waiting"), "{ended:?}");
     let asked: Vec<_> = requests.iter().skip(1).collect();
     assert_eq!(asked, [logs_after(0), logs_after(4), logs_after(4)]);
 }
@@ -252,10 +252,10 @@ fn ctrl_c_ends_the_instance_as_soon_as_the_coordinator_is_back() {
     }
     drop(listener);
     let mut errors = BufReader::new(child.stderr.take().unwrap()).lines();
-    assert!(errors.next().unwrap().unwrap().contains("while `job` runs on"));
+    assert!(errors.next().unwrap().unwrap().contains("while `job` continues to run"));
     wait_for_handler(child.id());
     interrupt(&child);
-    assert!(errors.next().unwrap().unwrap().contains("to end `job`; Ctrl-C again leaves it running"));
+    assert!(errors.next().unwrap().unwrap().contains("to end `job`; press Ctrl-C again to leave it running"));
     fs::remove_file(stage.socket()).unwrap();
     let listener = UnixListener::bind(stage.socket()).unwrap();
     let (mut output, mut killed) = (None, false);
@@ -305,7 +305,7 @@ fn a_coordinator_whose_socket_is_gone_is_not_waited_for_long() {
     drop((listener, stream));
     let ended = child.wait_with_output().unwrap();
     assert_eq!(ended.status.code(), Some(1));
-    assert!(text(&ended.stderr).contains("does not come back"), "{ended:?}");
+    assert!(text(&ended.stderr).contains("did not come back"), "{ended:?}");
 }
 
 #[test]
@@ -317,16 +317,17 @@ fn a_move_is_followed_to_its_end_by_the_next_coordinator() {
     let ended = stage.run(&["move", "job", "h2"]);
     assert!(ended.status.success(), "{ended:?}");
     assert!(
-        text(&ended.stdout).contains("job h1 → h2, epoch 1: moved; the coordinator went away"),
+        text(&ended.stdout)
+            .contains("job h1 → h2, epoch 1: moved; figures lost because the coordinator restarted"),
         "{ended:?}"
     );
-    assert!(text(&ended.stderr).contains("to hear how the move of `job` ends"), "{ended:?}");
+    assert!(text(&ended.stderr).contains("to learn the result of the move of `job`"), "{ended:?}");
     assert_eq!(requests.iter().take(2).last().unwrap(), r#"{"follow_move":{"name":"job","id":9}}"#);
     let ended = stage.run(&["move", "job", "h2"]);
     assert_eq!(ended.status.code(), Some(1));
     let errors = text(&ended.stderr);
     assert!(
-        errors.contains("went away before it said anything") && errors.contains("transhume ps"),
+        errors.contains("lost before it confirmed the move") && errors.contains("transhume ps"),
         "{errors}"
     );
 }
@@ -345,7 +346,7 @@ fn an_unknown_host_to_run_on_is_suggested_too() {
 fn a_lab_that_is_not_there_is_named() {
     let stage = Stage::new("nolab");
     let errors = text(&stage.run(&["ps", "--lab", "tnone"]).stderr);
-    assert!(errors.contains("there is no lab `tnone`: start it with `transhume lab up"), "{errors}");
+    assert!(errors.contains("no lab `tnone` exists: start it with `transhume lab up"), "{errors}");
 }
 
 #[test]
@@ -364,7 +365,7 @@ fn a_daemon_that_cannot_listen_says_what_helps() {
     let stage = Stage::new("listen");
     let folder = stage.folder.display().to_string();
     let twice = stage.run(&["pki", "--dir", &folder, "h1", "h1"]);
-    assert!(String::from_utf8_lossy(&twice.stderr).contains("`h1` is named twice"), "{twice:?}");
+    assert!(String::from_utf8_lossy(&twice.stderr).contains("`h1` was given twice"), "{twice:?}");
     assert!(stage.run(&["pki", "--dir", &folder, "coordinator"]).status.success());
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     for (address, help) in [
@@ -407,7 +408,7 @@ fn a_label_has_one_value() {
     let stage = Stage::new("labels");
     let refused = stage.run(&["run", "--label", "app=db", "--label", "app=x", "--", "true"]);
     assert_eq!(refused.status.code(), Some(2));
-    assert!(text(&refused.stderr).contains("`app` is to be both `db` and `x`"), "{refused:?}");
+    assert!(text(&refused.stderr).contains("`app` has two values, `db` and `x`"), "{refused:?}");
     let requests = stage.coordinator(&[STARTED]);
     let once = ["run", "--detach", "--label", "app=db", "--label", "app=db", "--label", "a=b", "--", "true"];
     assert!(stage.run(&once).status.success());
@@ -505,7 +506,7 @@ fn an_argument_or_a_directory_that_is_not_text_is_named() {
     let ended = stage.command(&["run", "--", "echo"]).arg(wrong).output().unwrap();
     let errors = text(&ended.stderr);
     assert_eq!(ended.status.code(), Some(2));
-    assert!(errors.contains(r#"not UTF-8 among the arguments: "caf\xE9""#), "{errors}");
+    assert!(errors.contains(r#"arguments are not UTF-8: "caf\xE9""#), "{errors}");
     let folder = stage.folder.join(wrong);
     fs::create_dir(&folder).unwrap();
     let ended =
@@ -525,7 +526,7 @@ fn a_rollback_and_a_refusal_are_failures_with_the_remedy() {
     let errors = text(&ended.stderr);
     assert_eq!(ended.status.code(), Some(1));
     assert!(
-        errors.contains("job was not moved and runs on at h1: the destination's disk is full"),
+        errors.contains("job was not moved and continues to run on h1: the destination's disk is full"),
         "{errors}"
     );
     assert!(errors.contains("make room on h2"), "{errors}");
@@ -564,7 +565,7 @@ fn cancel_waits_for_the_rollback_and_outlives_a_coordinator() {
     assert_eq!(text(&ended.stderr), "transhume: `job` is not being moved\n  look\n");
     let outlived = stage.run(&["cancel", "job"]);
     assert!(outlived.status.success(), "{outlived:?}");
-    let wait = "the coordinator is lost; waiting for it to come back, to cancel the move of `job`";
+    let wait = "connection to the coordinator lost; waiting for it to come back, to cancel the move of `job`";
     assert!(text(&outlived.stderr).contains(wait), "{outlived:?}");
 }
 
@@ -578,7 +579,8 @@ fn a_kill_says_for_which_host_it_waits_and_outlives_a_coordinator() {
     let errors = text(&ended.stderr);
     assert!(
         errors.starts_with("transhume: waiting for host h1: it is away; then it ends\n")
-            && errors.contains("the coordinator is lost; waiting for it to come back, to end `job`"),
+            && errors
+                .contains("connection to the coordinator lost; waiting for it to come back, to end `job`"),
         "{errors}"
     );
     assert_eq!(requests.iter().collect::<Vec<_>>(), [r#"{"kill":{"name":"job"}}"#; 2]);
@@ -620,13 +622,13 @@ fn with_json_ctrl_c_is_answered_in_json() {
 #[test]
 fn control_characters_of_what_is_refused_are_escaped() {
     let stage = Stage::new("control");
-    let refusal = r#"{"failed":{"message":"`a\nb` is no name for an instance","help":"use\u001b[2J letters"}}
+    let refusal = r#"{"failed":{"message":"`a\nb` is not a valid instance name","help":"use\u001b[2J letters"}}
 "#;
     let _requests = stage.coordinator(&[refusal]);
     let ended = stage.run(&["run", "--detach", "--name", "a\nb", "--", "true"]);
     assert_eq!(
         text(&ended.stderr),
-        "transhume: `a\\nb` is no name for an instance\n  use\\u{1b}[2J letters\n"
+        "transhume: `a\\nb` is not a valid instance name\n  use\\u{1b}[2J letters\n"
     );
 }
 
@@ -652,7 +654,7 @@ fn a_dry_run_names_each_obstacle() {
 fn ctrl_c_cancels_a_move_and_waits_for_the_outcome() {
     let ended = interrupted_move("cancel", &[], "\"cancelling\"\n");
     assert_eq!(ended.status.code(), Some(1));
-    assert!(text(&ended.stderr).contains("was not moved and runs on at h1"));
+    assert!(text(&ended.stderr).contains("was not moved and continues to run on h1"));
 }
 
 /// A move that is interrupted, to which the coordinator says `answer`, and that is rolled back.
@@ -856,7 +858,7 @@ fn of_a_group_it_is_said_once_that_the_coordinator_is_lost() {
     let requests = stage.coordinator(&[begun, MOVED, MOVED]);
     let ended = stage.run(&["move", "--group", "g", "h2"]);
     assert!(ended.status.success(), "{ended:?}");
-    assert_eq!(text(&ended.stderr).matches("is lost").count(), 1, "{ended:?}");
+    assert_eq!(text(&ended.stderr).matches("coordinator lost").count(), 1, "{ended:?}");
     assert_eq!(requests.iter().last().unwrap(), r#"{"follow_move":{"name":"b","id":2}}"#);
 }
 
@@ -864,8 +866,8 @@ fn of_a_group_it_is_said_once_that_the_coordinator_is_lost() {
 fn lists_of_hosts_and_numbers_of_moves_are_checked_before_anything_is_asked() {
     let stage = Stage::new("lists");
     for (wrong, said) in [
-        (&["move", "--group", "g", "h2,,h3"][..], "missing beside a comma: `h2,,h3`"),
-        (&["drain", "h1", "--to", "h2,"], "missing beside a comma"),
+        (&["move", "--group", "g", "h2,,h3"][..], "missing next to a comma: `h2,,h3`"),
+        (&["drain", "h1", "--to", "h2,"], "missing next to a comma"),
         (&["drain", "h1", "--parallel", "33"], "33 is not in 1..=32"),
         (&["drain", "h1", "--parallel", "0"], "0 is not in 1..=32"),
     ] {

@@ -1,4 +1,4 @@
-//! What a program compiled against rdma-core's `verbs.h` and `rdma_cma.h` (version 44) expects in memory and by name.
+//! The binary interface of rdma-core (version 44) for programs compiled against `verbs.h` and `rdma_cma.h`: structures and symbols.
 //!
 //! * The modules re-exported here hold the structures, field by field under their C names, so that
 //!   `verbs.h` and its manual pages document them; [`LAYOUTS`] lists them all for the test that holds

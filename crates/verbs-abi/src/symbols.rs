@@ -3,8 +3,8 @@
 /// The list; its head explains the format.
 pub const LIST: &str = include_str!("../symbols.list");
 
-/// What releases of Debian export, each with its name: lines of version node and name, the latter behind a `-` if it is
-/// hidden behind a default version. The built library is held against them.
+/// The exports of Debian's releases: lines of version node and name, the latter after a `-` if it is
+/// hidden behind a default version. A test compares the built library with them.
 pub const RELEASES: [(&str, &str); 2] = [
     ("Debian 12", include_str!("../releases/debian12.list")),
     ("Debian 13", include_str!("../releases/debian13.list")),
@@ -22,7 +22,7 @@ pub const OWN_NODE: &str = "TRANSHUME_PRIVATE_1";
 pub const PUBLIC_NODES: [&str; 12] =
     ["1.0", "1.1", "1.5", "1.6", "1.7", "1.8", "1.9", "1.10", "1.11", "1.12", "1.13", "1.14"];
 
-/// What stands behind a symbol.
+/// The implementation of a symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The Rust function of the same name.
@@ -46,7 +46,7 @@ pub struct Symbol {
     pub name: String,
     /// Its version node: one of [`PUBLIC_NODES`] or a private one, with the prefix `IBVERBS_`, or [`OWN_NODE`].
     pub node: String,
-    /// What stands behind it.
+    /// The implementation.
     pub kind: Kind,
     /// Programs that ask for the name without a version get another one.
     pub hidden: bool,

@@ -31,7 +31,7 @@ pub struct ibv_wr_ud {
     pub remote_qkey: u32,
 }
 
-/// What a send work request addresses at the peer; the opcode says which member counts.
+/// The peer's address in a send work request; the opcode selects the member.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union ibv_send_wr_target {

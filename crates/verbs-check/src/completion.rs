@@ -1,4 +1,4 @@
-//! Completions and memory as the accounting sees them, apart from the library that reports them.
+//! Completions and memory as the accounting sees them, independent of the verbs library.
 
 use crate::workload::Kind;
 

@@ -17,10 +17,10 @@ const MAX_LINE: usize = 64 << 20;
 /// How long a client waits for its server to listen.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the two sides tell each other.
+/// The messages between the two sides.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Message {
-    /// What the client wants to do, and where its memory and queue pairs are.
+    /// The client's workload, and the addresses of its memory and queue pairs.
     Hello(Workload, Peer),
     /// The server's memory and queue pairs, which are ready.
     Welcome(Peer),
@@ -63,7 +63,7 @@ impl Control {
         Self::new(stream)
     }
 
-    /// Connects to `address`, whose server may still be about to listen.
+    /// Connects to `address`, whose server may not listen yet.
     ///
     /// # Errors
     /// If it does not within ten seconds.
@@ -107,7 +107,7 @@ impl Control {
     /// Waits for a message.
     ///
     /// # Errors
-    /// If the connection is lost or the peer speaks another language.
+    /// If the connection is lost or malformed message from the peer.
     pub fn receive(&mut self) -> Result<Message> {
         loop {
             if let Some(message) = self.take_line()? {
@@ -134,11 +134,11 @@ impl Control {
 
     fn take_line(&mut self) -> Result<Option<Message>> {
         let Some(end) = self.received.iter().position(|byte| *byte == b'\n') else {
-            ensure!(self.received.len() < MAX_LINE, "the peer sent a line without end");
+            ensure!(self.received.len() < MAX_LINE, "the peer sent a line that is too long");
             return Ok(None);
         };
         let line: Vec<u8> = self.received.drain(..=end).collect();
-        let message = serde_json::from_slice(&line).context("the peer speaks another language")?;
+        let message = serde_json::from_slice(&line).context("malformed message from the peer")?;
         Ok(Some(message))
     }
 
@@ -153,7 +153,7 @@ impl Control {
         }
         let mut buffer = [0; 64 << 10];
         match self.stream.read(&mut buffer) {
-            Ok(0) => bail!("the peer has gone: its end of the control connection is closed"),
+            Ok(0) => bail!("the peer has closed the control connection"),
             Ok(length) => self.received.extend_from_slice(&buffer[..length]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error).context("lost the control connection"),
@@ -162,7 +162,7 @@ impl Control {
     }
 }
 
-/// The server's host is up but nobody listens there yet.
+/// The server's host is up but the server does not listen yet.
 fn is_too_early(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::ConnectionRefused
 }
@@ -191,8 +191,8 @@ mod tests {
     fn a_closed_or_malformed_control_connection_is_an_error() {
         let (mut near, mut far) = connection();
         near.stream.write_all(b"hello\n").unwrap();
-        assert!(far.receive().unwrap_err().to_string().contains("language"));
+        assert!(far.receive().unwrap_err().to_string().contains("malformed"));
         drop(near);
-        assert!(far.receive().unwrap_err().to_string().contains("gone"));
+        assert!(far.receive().unwrap_err().to_string().contains("closed"));
     }
 }

@@ -21,7 +21,7 @@ use crate::workload::{Kind, Side, Workload};
 /// The most work requests posted in one list.
 const LONGEST_LIST: usize = 8;
 
-/// What an inline payload's buffer is overwritten with as soon as it is posted.
+/// The byte that overwrites an inline payload's buffer as soon as it is posted.
 const SCRIBBLE: u8 = 0xee;
 
 /// The tag of the shared receive queue's `wr_id`s.
@@ -173,7 +173,10 @@ impl Endpoint {
     /// # Errors
     /// If the device refuses.
     pub fn connect(&mut self, peer: &Peer) -> Result<()> {
-        anyhow::ensure!(peer.pairs.len() == self.pairs.len(), "the peer has another number of queue pairs");
+        anyhow::ensure!(
+            peer.pairs.len() == self.pairs.len(),
+            "the peer has a different number of queue pairs"
+        );
         self.peer_shared_area = peer.shared;
         for (pair, (address, block, rkey)) in self.pairs.iter_mut().zip(&peer.pairs) {
             pair.peer_block = (*block, *rkey);
@@ -294,7 +297,7 @@ impl Endpoint {
         self.device.async_event()
     }
 
-    /// Whether everything that this side posted has completed, and it will post no more.
+    /// True if all requests of this side have completed, and it will post no more.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.pairs.iter().all(|pair| pair.initiator.is_finished())
@@ -344,7 +347,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// What is outstanding, in words.
+    /// The outstanding requests, in words.
     #[must_use]
     pub fn waiting(&self) -> String {
         let busy = self.pairs.iter().enumerate().filter(|(_, pair)| pair.initiator.outstanding() > 0);

@@ -1,4 +1,4 @@
-//! The initiator's books of one queue pair: what is outstanding, and what each completion must say.
+//! The initiator's accounting of one queue pair: outstanding requests, and the expected content of each completion.
 
 use std::collections::VecDeque;
 
@@ -17,7 +17,7 @@ pub enum Request {
     AskVerified,
 }
 
-/// What to do next on a queue pair.
+/// The next action on a queue pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Post this under this number.
@@ -91,7 +91,7 @@ impl Initiator {
         }
     }
 
-    /// What the operations of this direction carry.
+    /// The counts of this direction's operations.
     #[must_use]
     pub fn plan(&self) -> &Plan {
         &self.plan
@@ -159,7 +159,7 @@ impl Initiator {
         if operation.matches { original } else { !original }
     }
 
-    /// Checks a completion of this queue pair's send queue, and everything that it says is done.
+    /// Checks a completion of this queue pair's send queue, and all requests that it covers.
     ///
     /// # Errors
     /// The first violation.

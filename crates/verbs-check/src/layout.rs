@@ -20,7 +20,7 @@ const MAX_SHARED_RECEIVES: usize = 1 << 12;
 /// The 8-byte word at the start of a block and of the shared area that atomics work on.
 pub const COUNTER: usize = 0;
 
-/// The word of a block that says how many WRITEs its owner has verified.
+/// The word of a block with the number of WRITEs that its owner has verified.
 pub const VERIFIED: usize = 8;
 
 /// The constant data in the shared area.

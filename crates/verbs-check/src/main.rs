@@ -1,10 +1,9 @@
-//! A checking workload: an ordinary verbs program whose every byte, completion and counter is known
-//! beforehand, and checked.
+//! A checking workload: a verbs program that predicts every byte, completion and counter, and checks them.
 //!
-//! Both sides initiate, on several queue pairs, a random mix of operations that follows from a seed
-//! ([`plan`]). The initiator keeps books of what is outstanding ([`initiator`]), the target of what
-//! must arrive ([`target`], [`receives`]); what deviates is a [`violation`]. [`run`] is the course
-//! of events, [`endpoint`] the queue pairs at work, [`verbs`] the library.
+//! Both sides initiate, on several queue pairs, a random mix of operations derived from a seed
+//! ([`plan`]). The initiator keeps account of outstanding requests ([`initiator`]), the target of expected
+//! arrivals ([`target`], [`receives`]); each deviation is a [`violation`]. [`run`] is the sequence
+//! of phases, [`endpoint`] the queue pairs at work, [`verbs`] the library.
 
 mod completion;
 mod control;

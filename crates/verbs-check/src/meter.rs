@@ -1,4 +1,4 @@
-//! What is reported while the workload runs: counts per interval, and the longest gap.
+//! The periodic report of the workload: counts per interval, and the longest gap.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -35,7 +35,7 @@ pub struct Interval {
     pub at: f64,
     /// Its end, in seconds since the start.
     pub elapsed: f64,
-    /// What completed in it.
+    /// The completions in it.
     #[serde(flatten)]
     pub counts: Counts,
     /// The longest gap that ended in it or still lasts, in microseconds.
@@ -99,7 +99,7 @@ impl Meter {
         self.total.bytes += done.bytes;
     }
 
-    /// What happened since the last call.
+    /// The changes since the last call.
     pub fn interval(&mut self, now: Instant) -> Interval {
         let lasting = self.last_completion.map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
         let gap = self.longest_of_interval.max(lasting);

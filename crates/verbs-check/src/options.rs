@@ -9,7 +9,7 @@ use crate::workload::{Mix, Workload};
 
 /// Runs random verbs traffic between two processes and checks every byte, completion and counter.
 ///
-/// Exit status: 0 if all was right, 1 if anything was lost, doubled, reordered or wrong, 2 if the
+/// Exit status: 0 if every check passed, 1 if data was lost, duplicated, reordered or wrong, 2 if the
 /// workload could not run.
 #[derive(Debug, Parser)]
 #[command(name = "verbs-check", version)]
@@ -19,10 +19,10 @@ pub struct Options {
     pub role: Role,
 }
 
-/// Which side to play.
+/// The side to play.
 #[derive(Debug, Subcommand)]
 pub enum Role {
-    /// Waits for a client, and does what that decides.
+    /// Waits for a client, and runs the workload that it chooses.
     Server {
         /// The address of the control connection.
         #[arg(long, default_value = "0.0.0.0:18600", value_name = "ADDRESS:PORT")]
@@ -30,9 +30,9 @@ pub enum Role {
         #[command(flatten)]
         local: Local,
     },
-    /// Connects to a server, and decides what both do.
+    /// Connects to a server, and chooses the workload of both sides.
     Client {
-        /// Where the server listens.
+        /// The server's address.
         #[arg(value_name = "ADDRESS:PORT")]
         server: String,
         #[command(flatten)]
@@ -42,13 +42,13 @@ pub enum Role {
     },
 }
 
-/// What each side decides for itself.
+/// The options of each side.
 #[derive(Args, Clone, Debug)]
 pub struct Local {
     /// The RDMA device [default: the first one]
     #[arg(long)]
     pub device: Option<String>,
-    /// Sleeps until a completion event comes instead of polling.
+    /// Waits for completion events instead of polling.
     #[arg(long)]
     pub events: bool,
     /// Prints JSON, one object per line.
@@ -57,18 +57,18 @@ pub struct Local {
     /// Prints counts every so many seconds.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub report_interval: Option<Duration>,
-    /// Gives up when nothing has completed for so many seconds.
+    /// Fails if no request completes for so many seconds.
     #[arg(long, value_name = "SECONDS", default_value = "120", value_parser = seconds)]
     pub stall_limit: Duration,
 }
 
-/// What the client decides for both.
+/// The client's options for both sides.
 #[derive(Args, Clone, Debug)]
 pub struct Traffic {
     /// Queue pairs, each with traffic in both directions.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=16384))]
     pub qps: u16,
-    /// Operations and their weights, as in `send,write=3`; `all` means each alike.
+    /// Operations and their weights, as in `send,write=3`; `all` weighs all alike.
     #[arg(long, default_value = "all")]
     pub ops: Mix,
     /// The shortest message, in bytes.
@@ -86,7 +86,7 @@ pub struct Traffic {
     /// Takes receives from one shared receive queue per side.
     #[arg(long)]
     pub srq: bool,
-    /// Everything random follows from it.
+    /// The seed of all random choices.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Stops after so many operations per queue pair and direction.

@@ -1,4 +1,4 @@
-//! Bytes that follow from a key and their position, so that whoever knows the key can check any
+//! Bytes derived from a key and their position, so that code with the key can check any
 //! part of them.
 
 /// Mixes `value` so that neighbouring values have nothing in common (the finaliser of SplitMix64).

@@ -1,5 +1,5 @@
-//! The stream of operations of one direction of one QP, as it follows from the seed. Initiator and
-//! target each walk their own copy, so that the target knows what must arrive, byte by byte.
+//! The stream of operations of one direction of one QP, derived from the seed. Initiator and
+//! target each generate their own copy, so that the target can predict every arriving byte.
 
 use crate::pattern::{Pattern, Random, key};
 use crate::workload::{Kind, Side, Workload};
@@ -15,7 +15,7 @@ pub const CONSTANT_SLACK: u32 = 4096;
 pub struct Operation {
     /// Its place in the stream.
     pub index: u64,
-    /// What it does.
+    /// The kind of operation.
     pub kind: Kind,
     /// Its bytes.
     pub length: u32,
@@ -59,7 +59,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// What `side` initiates on QP number `qp`.
+    /// The operations of `side` on QP number `qp`.
     #[must_use]
     pub fn new(workload: &Workload, side: Side, qp: u16) -> Self {
         let stream = key(&[workload.seed, side as u64, u64::from(qp)]);
@@ -175,7 +175,7 @@ impl Plan {
     }
 
     /// At least one of each `depth / 2` operations asks for a completion, so that the queue never
-    /// fills up with operations of which nobody hears.
+    /// fills up with unsignalled operations.
     fn next_signaled(&mut self) -> bool {
         let wanted = self.random.one_in(3);
         let signaled = wanted || self.unsignaled_run + 1 >= self.workload.depth / 2;

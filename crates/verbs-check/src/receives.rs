@@ -1,4 +1,4 @@
-//! The books of a receive queue: which receives are posted, and which may complete next.
+//! The accounting of a receive queue: posted receives, and those that may complete next.
 
 use crate::violation::Violation;
 

@@ -1,4 +1,4 @@
-//! What is printed: lines for people, or one JSON object per line.
+//! The output: lines for people, or one JSON object per line.
 
 use std::io::{self, Write as _};
 
@@ -65,7 +65,8 @@ impl Report {
         };
         let (counts, longest_gap) = (meter.total(), meter.longest_gap());
         let elapsed = meter.elapsed(std::time::Instant::now()).as_secs_f64();
-        let verdict = reason.as_deref().map_or("all right".into(), |reason| format!("WRONG: {reason}"));
+        let verdict =
+            reason.as_deref().map_or("all checks passed".into(), |reason| format!("WRONG: {reason}"));
         let line = Line::Result { ok: outcome.is_ok(), reason, counts, elapsed, longest_gap };
         self.print(&line, || {
             let Counts { operations, received, bytes, completions } = counts;

@@ -1,12 +1,12 @@
-//! A side's whole life: agree with the peer, work, compare.
+//! The phases of a side: agree with the peer, work, compare.
 //!
 //! ```text
 //! client                         server
 //!    │ Hello ──────────────────────▶│   workload, memory, queue pairs
 //!    │◀───────────────────── Welcome│   its own, ready
 //!    │ Ready ──────────────────────▶│   both initiate from here on
-//!    │ Stop ◀──────────────────────▶│   who stops first tells the other
-//!    │ Finished ───────────────────▶│   all that it posted has completed: so many messages
+//!    │ Stop ◀──────────────────────▶│   the side that stops first tells the other
+//!    │ Finished ───────────────────▶│   all posted requests have completed: so many messages
 //!    │◀──────────────────── Finished│
 //!    │ Right ─────────────────────▶ │   all of these arrived, and the counters hold their sums
 //!    │◀─────────────────────── Right│
@@ -47,7 +47,7 @@ pub struct Run<'a> {
     endpoint: Endpoint,
     meter: Meter,
     report: &'a Report,
-    /// When to stop by itself.
+    /// When to stop without a signal.
     limit: Option<Duration>,
     stop: bool,
     finished_sent: bool,
@@ -96,7 +96,7 @@ pub fn server<'a>(
 }
 
 fn out_of_turn() -> anyhow::Error {
-    anyhow!("the peer's message is out of turn; is it a verbs-check of the other role?")
+    anyhow!("unexpected message from the peer; is it a verbs-check of the other role?")
 }
 
 impl<'a> Run<'a> {
@@ -136,13 +136,13 @@ impl<'a> Run<'a> {
         if let Err(Failure::Violation(violation)) = &outcome
             && !matches!(violation, Violation::Reported(_))
         {
-            // The violation is what counts; whether the peer can be told of it is not.
+            // Only the violation matters, whether or not the peer can be told.
             let _ = self.control.send(&Message::Wrong(violation.to_string()));
         }
         outcome
     }
 
-    /// What was measured.
+    /// The measurements.
     #[must_use]
     pub fn meter(&self) -> &Meter {
         &self.meter

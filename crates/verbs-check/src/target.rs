@@ -1,5 +1,5 @@
-//! The target's books of one queue pair: what each receive must bring, and what WRITEs and atomics
-//! must have left in memory by then.
+//! The target's accounting of one queue pair: the expected content of each receive, and of the memory
+//! that WRITEs and atomics change.
 
 use std::collections::VecDeque;
 
@@ -11,10 +11,10 @@ use crate::plan::{Operation, Plan};
 use crate::violation::Violation;
 use crate::workload::{Kind, Side, Workload};
 
-/// Messages before and after the expected one among which a wrong one is looked for.
+/// The range of messages around the expected one in which a wrong one is searched.
 const NEIGHBOURS: usize = 64;
 
-/// A payload shorter than this says too little to be recognised.
+/// A shorter payload contains too little to be recognised.
 const RECOGNISABLE: usize = 8;
 
 /// One direction of one queue pair, at its target.
@@ -48,10 +48,11 @@ impl Target {
         }
     }
 
-    /// Checks a receive whose payload lies at `slot` of `receives`, and the WRITEs before it, which
-    /// lie in `block`.
+    /// Checks a receive whose payload is at `slot` of `receives`, and the WRITEs before it, which
+    /// are in `block`.
     ///
     /// # Errors
+    /// The first violation.
     /// The first violation.
     pub fn receive(
         &mut self,
@@ -151,7 +152,7 @@ impl Target {
         self.recent.push_back(message);
     }
 
-    /// If what arrived instead of `expected` is one of its neighbours, says so.
+    /// Names the message that arrived instead of `expected`, if it is one of its neighbours.
     fn explain(
         &mut self,
         before: &Plan,
@@ -195,13 +196,13 @@ impl Target {
         self.verified
     }
 
-    /// What the counter in this side's block must hold after the last message.
+    /// The expected counter in this side's block after the last message.
     #[must_use]
     pub fn counter(&self) -> u64 {
         self.counter
     }
 
-    /// What the initiator has added to the shared counter by the last message.
+    /// The sum that the initiator has added to the shared counter by the last message.
     #[must_use]
     pub fn shared_added(&self) -> u64 {
         self.shared_added

@@ -1,4 +1,4 @@
-//! What can be wrong with a workload's traffic.
+//! Violations of the expected traffic.
 
 use crate::pattern::Mismatch;
 use crate::workload::Kind;
@@ -35,7 +35,7 @@ pub enum Violation {
         /// Its identifier.
         wr_id: u64,
     },
-    /// A completion for which nobody asked.
+    /// A completion that was not requested.
     #[error("queue pair {queue_pair}: completion of {kind} {index}, which was posted unsignalled", kind = .kind.name())]
     Unsignaled {
         /// Which queue pair.
@@ -52,9 +52,9 @@ pub enum Violation {
     OutOfOrder {
         /// Which queue pair.
         queue_pair: u16,
-        /// What should have completed first.
+        /// The request that should have completed first.
         missing: u64,
-        /// What completed.
+        /// The request that completed.
         arrived: u64,
     },
     /// A completion on the wrong queue pair.
@@ -100,9 +100,9 @@ pub enum Violation {
         queue_pair: u16,
         /// Which operation.
         index: u64,
-        /// What arrived.
+        /// The message that arrived.
         found: Option<u32>,
-        /// What was sent.
+        /// The message that was sent.
         expected: Option<u32>,
     },
     /// Data differ from what was sent.
@@ -151,7 +151,7 @@ pub enum Violation {
         index: u64,
         /// Its kind.
         kind: Kind,
-        /// What it returned.
+        /// The value that it returned.
         found: u64,
         /// The value, or for the shared counter the least value, that it must return.
         expected: u64,
@@ -181,10 +181,10 @@ pub enum Violation {
     Stalled {
         /// For how long.
         seconds: u64,
-        /// What was outstanding.
+        /// The outstanding requests.
         waiting: String,
     },
-    /// The device reported an error of its own accord.
+    /// The device reported an asynchronous error.
     #[error("the device reported an asynchronous event: {event}")]
     AsyncEvent {
         /// In the library's words.

@@ -1,4 +1,4 @@
-//! What the two sides do together. The client decides it and tells the server.
+//! The workload of both sides. The client decides it and sends it to the server.
 
 use std::fmt;
 use std::str::FromStr;
@@ -152,10 +152,10 @@ impl fmt::Display for Mix {
 
 fn unknown(name: &str) -> String {
     let names: Vec<_> = Kind::ALL.iter().map(|kind| kind.name()).collect();
-    format!("unknown operation `{name}`; there are all, {}", names.join(", "))
+    format!("unknown operation `{name}`; choose from all, {}", names.join(", "))
 }
 
-/// What both sides must agree on.
+/// The parameters that both sides must share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Workload {
     /// Everything random follows from it.
@@ -174,7 +174,7 @@ pub struct Workload {
     pub inline_size: u32,
     /// Whether receives come from one shared receive queue per side.
     pub shared_receives: bool,
-    /// Operations per QP and direction after which a side stops by itself.
+    /// The number of operations per QP and direction after which a side stops.
     pub count: Option<u64>,
 }
 

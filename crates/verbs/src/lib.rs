@@ -1,13 +1,13 @@
-//! Names of RDMA objects, as applications and as the device know them.
+//! Names of RDMA objects: the handles of applications, and those of the device.
 //!
-//! An application keeps handles and hands them to its peers by means of its own, so they must
-//! outlive a move although the device behind them gives out others afterwards. The
+//! An application keeps handles and passes them to its peers by its own means, so they must
+//! survive a move although the device gives out others afterwards. The
 //! application's name is the *virtual* handle, the device's the *real* one (Nomad, section 4).
 //!
-//! * [`source`]: how a device picks real handles, honestly or to provoke mistakes.
+//! * [`source`]: picks real handles, as a real device or to provoke conflicts.
 //! * [`names`]: the owner's table, virtual to real and back, with conflicts resolved.
-//! * [`lookup`]: what a process knows of one peer's handles.
-//! * [`registered`]: who must be told when handles change.
+//! * [`lookup`]: the translations of one peer's handles.
+//! * [`registered`]: the peers to notify when handles change.
 //! * [`hash`]: the tables' hash function.
 //!
 //! Nothing here does IO or knows a device.

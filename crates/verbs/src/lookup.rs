@@ -1,4 +1,4 @@
-//! What a process knows of one peer's handles: the destination lookup list.
+//! The destination lookup list: a process' translations of one peer's handles.
 //!
 //! A handle without an entry is its own translation, so an honest device that keeps its handles
 //! costs its peers nothing. The entries are a peer's choice, hence the standard, keyed hash.
@@ -65,7 +65,7 @@ impl LookupList {
         }
     }
 
-    /// Learns one line; one that says "unchanged" withdraws an earlier one.
+    /// Learns one line; an "unchanged" line withdraws an earlier one.
     ///
     /// # Errors
     /// Past [`MAX_ENTRIES`].
@@ -87,7 +87,7 @@ impl LookupList {
         Ok(())
     }
 
-    /// Forgets everything: a peer that says hello says all that differs.
+    /// Forgets everything: a peer sends all differing handles after its HELLO.
     pub fn clear(&mut self) {
         self.queue_pairs.change().clear();
         self.keys.change().clear();

@@ -22,7 +22,7 @@ pub const BLOCK: u32 = 256;
 /// One line of a table, as peers learn it. `real` equal to `virtual_handle` withdraws an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Translation {
-    /// What is named.
+    /// The named object.
     pub kind: HandleKind,
     /// The application's name.
     pub virtual_handle: u32,
@@ -30,7 +30,7 @@ pub struct Translation {
     pub real: u32,
 }
 
-/// What stands behind a virtual handle.
+/// The entry of a virtual handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
     real: u32,
@@ -120,7 +120,7 @@ impl Names {
         self.blocks.remove(&block);
     }
 
-    /// Names `object` whose virtual handle is fixed, and free or in a block of its own. Returns the translation.
+    /// Names `object` with a fixed virtual handle, which is free or in a block of its own. Returns the translation.
     pub fn insert_fixed(
         &mut self,
         source: &mut dyn HandleSource,
@@ -139,7 +139,7 @@ impl Names {
         self.link(virtual_handle, real, object)
     }
 
-    /// Forgets `virtual_handle`. Returns what peers knew, if they had to be told of it.
+    /// Forgets `virtual_handle`. Returns the line that peers knew, if they had to be told of it.
     pub fn remove(&mut self, source: &mut dyn HandleSource, virtual_handle: u32) -> Option<Translation> {
         let entry = self.by_virtual.remove(&virtual_handle)?;
         self.by_real.remove(&entry.real);
@@ -168,7 +168,7 @@ impl Names {
         }
     }
 
-    /// All that a peer has to know: handles whose names differ.
+    /// The lines that a peer needs: handles whose names differ.
     pub fn translations(&self) -> impl Iterator<Item = Translation> + '_ {
         let all = self.by_virtual.iter().map(|(name, entry)| self.translation(*name, entry.real));
         all.filter(|line| line.real != line.virtual_handle)

@@ -1,5 +1,5 @@
-//! What was looked up lately: programs use few handles for long, and a hash takes longer than all else that is done
-//! to a short message.
+//! A cache of recent lookups: programs use few handles for long, and a hash takes longer than all other work
+//! for a short message.
 
 use std::cell::Cell;
 
@@ -14,7 +14,7 @@ pub(crate) struct Recent {
 }
 
 impl Recent {
-    /// What was found for `handle`, if it is still known.
+    /// The cached entry for `handle`.
     #[inline]
     pub fn get(&self, handle: u32) -> Option<u32> {
         let (known, found) = self.place(handle).get();

@@ -1,14 +1,14 @@
-//! Who must be told when this process' handles change: the registered list.
+//! The registered list: the peers to notify when this process' handles change.
 //!
 //! A peer registers by connecting. It is *active* once a connection to it has carried traffic since
-//! it connected or since the peer last moved: active peers are told at once after a move, the
+//! it connected or since the peer last moved: active peers are notified at once after a move, the
 //! others learn of it when they next send.
 
 use std::collections::BTreeMap;
 
 use fabric::{Epoch, ProcessId};
 
-/// What is kept of one registered peer.
+/// The state of one registered peer.
 #[derive(Clone, Copy, Debug, Default)]
 struct Registration {
     connections: u32,
@@ -56,7 +56,7 @@ impl RegisteredList {
         }
     }
 
-    /// `peer` says that it has moved `epoch` times. False if that is old news.
+    /// `peer` reports its `epoch`. False if it is not newer.
     pub fn note_epoch(&mut self, peer: ProcessId, epoch: Epoch) -> bool {
         self.recent = None;
         let Some(registration) = self.peers.get_mut(&peer) else { return true };

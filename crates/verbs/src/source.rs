@@ -1,10 +1,10 @@
-//! How a device picks the real handles of its objects.
+//! The choice of real handles for a device's objects.
 //!
-//! A firmware may give out any number. [`Policy`] covers what has to be survived: numbers that
-//! stay, random ones, ones that were another object's a moment ago, and ones that equal a
+//! A firmware may give out any number. [`Policy`] covers the cases to survive: numbers that
+//! stay, random ones, recently freed ones of other objects, and ones that equal a
 //! *virtual* handle in use.
 
-/// A space of handles of its own.
+/// A separate space of handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum HandleKind {
     /// Queue pair numbers, 24 bits.
@@ -44,7 +44,7 @@ pub trait HandleSource: Send {
 /// The sources at hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// Real handles equal virtual ones, for life.
+    /// Real handles always equal virtual ones.
     Stable,
     /// Random numbers.
     Random,
@@ -65,7 +65,7 @@ impl Policy {
     }
 }
 
-/// What [`Policy::source`] makes.
+/// The result of [`Policy::source`].
 struct PolicySource {
     policy: Policy,
     random: u64,

@@ -1,4 +1,4 @@
-//! Events that a program still uses.
+//! Counts events that a program has not acknowledged yet.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 

@@ -1,11 +1,11 @@
-//! Cancellation of threads (pthreads(7)), by which a program ends one that waits.
+//! Cancellation of threads (pthreads(7)), by which a program ends a waiting thread.
 //!
-//! A cancelled thread ends within the system call that it makes, without a way back through frames that have something to drop: what it
-//! has locked stays locked, and where such frames refuse to be left so, the process is aborted. Providers for hardware make no such
-//! calls but where a program waits, and programs rely on it.
+//! A cancelled thread ends within its system call, without unwinding frames that have values to drop: locks that it holds
+//! stay locked, and if such frames refuse forced unwinding, the process is aborted. Hardware providers make such
+//! calls only where a program waits, and programs rely on it.
 //!
-//! So a thread is cancelled in [`cancellable`] alone, and only where no frame between that and the program has anything to drop: what
-//! is needed meanwhile is kept with [`keep`].
+//! So a thread can be cancelled only in [`cancellable`], and only where no frame between that and the program has values to drop: values
+//! that are needed meanwhile are kept with [`keep`].
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -42,7 +42,7 @@ fn set_state(state: c_int) -> c_int {
     before
 }
 
-/// Returns the type before: whether the thread is cancelled in such a call, or at any time.
+/// Returns the previous cancellation type: deferred, or asynchronous.
 fn set_type(kind: c_int) -> c_int {
     let mut before = 0;
     // SAFETY: the type before can be written.
@@ -50,7 +50,7 @@ fn set_type(kind: c_int) -> c_int {
     before
 }
 
-/// This thread is not cancelled as long as this lives.
+/// While this value exists, this thread is not cancelled.
 #[derive(Debug)]
 pub struct Uncancelled {
     before: c_int,
@@ -59,7 +59,7 @@ pub struct Uncancelled {
 }
 
 impl Uncancelled {
-    /// Puts off what comes until this is dropped, and the thread makes another such call.
+    /// Defers cancellation until this is dropped, and the thread makes another cancellable call.
     #[inline]
     #[must_use]
     pub fn new() -> Self {
@@ -122,7 +122,7 @@ fn enabled<R>(wait: impl FnOnce() -> R) -> R {
     result
 }
 
-/// What this thread keeps, the newest last.
+/// The values that this thread keeps, the newest last.
 struct Kept(RefCell<Vec<*mut dyn Any>>);
 
 impl Drop for Kept {
@@ -141,9 +141,9 @@ impl Drop for Kept {
 /// Does `work` with `kept`, which is dropped afterwards; if the thread is cancelled meanwhile, when it ends.
 pub fn keep<T: 'static, R>(kept: T, work: impl FnOnce(&mut T) -> R) -> R {
     let kept = Box::into_raw(Box::new(kept));
-    // A thread that has dropped its own is ending, and not cancelled any more; or it ends the process, and what is kept does not matter.
+    // A thread that has dropped its own is ending, and not cancelled any more; or it ends the process, and kept values do not matter.
     let _ = KEPT.try_with(|all| all.0.borrow_mut().push(kept));
-    // SAFETY: nobody else uses it before it is freed.
+    // SAFETY: no other code uses it before it is freed.
     let result = work(unsafe { &mut *kept });
     let _ = KEPT.try_with(|all| all.0.borrow_mut().pop());
     // It may be the last owner of descriptors, and closing one is a place to be cancelled.

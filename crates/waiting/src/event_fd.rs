@@ -32,7 +32,7 @@ impl EventFd {
 
     /// In a forked child: what the number stands for is the child's own from now on, and holds nothing, unless the program has closed it.
     /// False if it stays what the parent has, too, for want of a descriptor or of `/proc`.
-    pub fn become_own(&self) -> bool {
+    pub fn replace_in_child(&self) -> bool {
         // SAFETY: no memory is passed.
         let flags = unsafe { libc::fcntl(self.fd(), libc::F_GETFL) };
         if flags == -1 {

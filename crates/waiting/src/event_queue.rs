@@ -11,15 +11,15 @@ use crate::{EventFd, PerProcess, cancellable, generation, keep, lock, sleep};
 
 /// Events for a program that may block on, poll or select the descriptor.
 ///
-/// The descriptor is no semaphore that counts them: a checkpoint carries what an eventfd holds, but not that it is one. So
-/// whoever has taken from the queue leaves the descriptor as the queue is then.
+/// The descriptor is not a semaphore that counts them: a checkpoint keeps the value of an eventfd, but not its mode. So
+/// each taker sets the descriptor according to the queue.
 ///
-/// A forked child has an empty queue, and under the descriptor's number an eventfd of its own: it takes no sign from its parent.
+/// A forked child has an empty queue, and under the descriptor's number an eventfd of its own: it takes no wake-ups from its parent.
 #[derive(Debug)]
 pub struct EventQueue<T> {
     ready: EventFd,
     events: PerProcess<Mutex<VecDeque<T>>>,
-    /// What [`generation`] was when `ready` was made.
+    /// The value of [`generation`] when `ready` was made.
     generation: AtomicU32,
     /// Threads that are in [`Self::next`].
     readers: AtomicU32,
@@ -52,7 +52,7 @@ impl<T> EventQueue<T> {
 
     fn events(&self) -> MutexGuard<'_, VecDeque<T>> {
         let events = lock(self.events.get());
-        if self.generation.load(Ordering::Relaxed) != generation() && self.ready.become_own() {
+        if self.generation.load(Ordering::Relaxed) != generation() && self.ready.replace_in_child() {
             self.generation.store(generation(), Ordering::Relaxed);
         }
         events
@@ -72,9 +72,9 @@ impl<T> EventQueue<T> {
     }
 
     /// The oldest event; waits for it unless the program has made the descriptor non-blocking. `taken` sees it before
-    /// anybody can [`Self::withdraw`] it.
+    /// any thread can [`Self::withdraw`] it.
     ///
-    /// The program may cancel the thread meanwhile, and may give up the queue, in which case it waits for ever.
+    /// The program may cancel the thread meanwhile, and may abandon the queue, in which case it waits for ever.
     ///
     /// # Errors
     /// `EAGAIN`, `EINTR`.
@@ -82,7 +82,7 @@ impl<T> EventQueue<T> {
     where
         T: 'static,
     {
-        // In a child nobody has seen to the descriptor yet.
+        // In a child the descriptor has not been replaced yet.
         drop(queue.events());
         keep(Reading::of(queue), |reading| {
             loop {
@@ -156,7 +156,7 @@ fn this_thread() -> libc::pid_t {
     unsafe { libc::gettid() }
 }
 
-/// Whether this process has such a thread.
+/// True if this process has such a thread.
 fn lives(thread: libc::pid_t) -> bool {
     // SAFETY: no memory is passed; signal 0 is none.
     unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, 0) == 0 }

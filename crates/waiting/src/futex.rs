@@ -1,4 +1,4 @@
-//! To sleep until a word changes, and to wake who does.
+//! Futexes: sleep until a word changes, and wake sleepers.
 
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;

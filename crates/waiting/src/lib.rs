@@ -1,16 +1,16 @@
-//! What the drop-in libraries wait with.
+//! Synchronisation for the drop-in libraries: waiting, locks, fork and cancellation.
 //!
 //! * [`EventFd`]: wakes a thread, or makes a descriptor readable that a program polls.
 //! * [`EventQueue`]: events of a program with such a descriptor.
 //! * [`Acks`]: an object is not destroyed before the program has acknowledged its events.
 //! * [`lock`]: a lock without poison.
 //! * [`futex`]: to sleep until a word changes.
-//! * [`HeldInFork`]: a lock that is held across `fork`. [`KnownLock`]: one of which its thread knows.
-//! * [`OneAtATime`]: one that `fork` does not wait for. [`PerProcess`]: locks that a child has anew. [`MadeOnce`]: without a lock.
-//! * [`SignalsBlocked`]: no handler of the program's runs meanwhile.
-//! * [`start_thread`]: a thread of a library's own.
-//! * [`Uncancelled`], [`uncancelled`]: the program does not end the thread meanwhile, but where it waits: in [`cancellable`], with what
-//!   is needed then in [`keep`].
+//! * [`HeldInFork`]: holds a lock across `fork`.
+//! * [`OneAtATime`]: a lock that `fork` does not wait for. [`PerProcess`]: a value that a child makes again. [`MadeOnce`]: made once, without a lock.
+//! * [`SignalsBlocked`]: defers signal handlers of the program.
+//! * [`start_thread`]: starts a thread of a library.
+//! * [`Uncancelled`], [`uncancelled`]: defers cancellation, except where the program waits: in [`cancellable`], with the
+//!   needed values in [`keep`].
 
 mod acks;
 mod cancellation;
@@ -18,7 +18,6 @@ mod event_fd;
 mod event_queue;
 pub mod futex;
 mod held_in_fork;
-mod known_lock;
 mod one_at_a_time;
 mod per_process;
 mod signals;
@@ -35,19 +34,18 @@ pub use cancellation::{Uncancelled, cancellable, keep, sleep, uncancelled};
 pub use event_fd::EventFd;
 pub use event_queue::EventQueue;
 pub use held_in_fork::HeldInFork;
-pub use known_lock::{KnownGuard, KnownLock, has_known_lock};
 use libc::pollfd;
 pub use one_at_a_time::OneAtATime;
 pub use per_process::{MadeOnce, PerProcess, begin_generation, generation};
 pub use signals::SignalsBlocked;
 pub use threads::start_thread;
 
-/// A lock whose poison is ignored: no panic leaves the libraries, so none is seen.
+/// A lock that ignores poisoning: no panic leaves the libraries, so none is seen.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What to `poll` for, to know when the descriptor is readable.
+/// The flags to `poll` for a readable descriptor.
 #[must_use]
 pub fn reads_of(fd: RawFd) -> pollfd {
     pollfd { fd, events: libc::POLLIN, revents: 0 }
@@ -71,8 +69,8 @@ pub fn poll(descriptors: &mut [pollfd], timeout: Option<Duration>) -> io::Result
     Ok(())
 }
 
-/// As [`poll`], for who looks at everything afterwards and waits again. The kernel does not poll more descriptors than the program may
-/// open, which is none in some sandboxes: then what happens is seen by looking often, without using up a processor.
+/// Like [`poll`], for callers that check everything afterwards and wait again. The kernel refuses to poll more descriptors than the program may
+/// open, which is none in some sandboxes: then this returns after short sleeps, without using up a processor.
 ///
 /// # Errors
 /// `EINTR`.

@@ -1,12 +1,12 @@
-//! What one thread of a process does at a time.
+//! A lock that `fork` does not wait for.
 
 use std::cell::UnsafeCell;
 use std::sync::{Mutex, MutexGuard};
 
 use crate::lock;
 
-/// A lock for what takes long, so that `fork` does not wait for it: a child, in which nobody goes on with what a thread of its
-/// parent's was at, gets a new one.
+/// A lock for long operations, so that `fork` does not wait for it: a child, which has no thread to continue an operation of its
+/// parent, gets a new one.
 #[derive(Debug, Default)]
 pub struct OneAtATime(UnsafeCell<Mutex<()>>);
 
@@ -14,7 +14,7 @@ pub struct OneAtATime(UnsafeCell<Mutex<()>>);
 unsafe impl Sync for OneAtATime {}
 
 impl OneAtATime {
-    /// Nobody has it.
+    /// No thread has it.
     #[must_use]
     pub const fn new() -> Self {
         Self(UnsafeCell::new(Mutex::new(())))
@@ -26,7 +26,7 @@ impl OneAtATime {
         lock(unsafe { &*self.0.get() })
     }
 
-    /// Whoever had it is not there any more.
+    /// The holder does not exist any more.
     ///
     /// # Safety
     /// Only a child that was just forked calls this, by a thread that did not have it.
@@ -45,7 +45,7 @@ mod tests {
         static TURN: OneAtATime = OneAtATime::new();
         // As of a thread that is not there any more.
         std::mem::forget(TURN.enter());
-        // SAFETY: nobody else uses it.
+        // SAFETY: no other thread uses it.
         unsafe { TURN.renew() };
         drop(TURN.enter());
     }

@@ -1,4 +1,4 @@
-//! What a forked child does not share with its parent.
+//! Values that a forked child does not share with its parent.
 
 use std::marker::PhantomData;
 use std::ptr;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// How many forks lie between this process and the first that used the library: tells it from those whose child it is.
+/// The number of forks between this process and the first that used the library: tells a child from its parent.
 #[inline]
 pub fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
@@ -71,7 +71,7 @@ impl<T: Default> PerProcess<T> {
         let first = match self.made.compare_exchange(found, own, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => own,
             Err(first) => {
-                // SAFETY: nobody else has seen it.
+                // SAFETY: no other thread has seen it.
                 drop(unsafe { Box::from_raw(own) });
                 first
             }
@@ -86,7 +86,7 @@ impl<T> Drop for PerProcess<T> {
         let made = *self.made.get_mut();
         // SAFETY: it is null, or was made by `Made::new`.
         if unsafe { made.as_ref() }.is_some_and(|made| made.generation == generation()) {
-            // SAFETY: as above, and nobody uses it any more.
+            // SAFETY: as above, and no thread uses it any more.
             drop(unsafe { Box::from_raw(made) });
         }
     }
@@ -118,7 +118,7 @@ impl<T> MadeOnce<T> {
         let own = Box::into_raw(Box::new(value));
         let first = self.made.compare_exchange(ptr::null_mut(), own, Ordering::AcqRel, Ordering::Acquire);
         if first.is_err() {
-            // SAFETY: nobody else has seen it.
+            // SAFETY: no other thread has seen it.
             drop(unsafe { Box::from_raw(own) });
         }
         // SAFETY: whichever it is, it is never freed.

@@ -1,10 +1,10 @@
-//! Signals, which are the program's.
+//! Blocking of signals, which belong to the program.
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// No signal's handler runs in this thread as long as this lives, nor ever in one that it starts meanwhile.
+/// While this value exists, no signal handler runs in this thread, nor ever in a thread that it starts meanwhile.
 #[derive(Debug)]
 pub struct SignalsBlocked {
     before: libc::sigset_t,
@@ -41,18 +41,17 @@ impl Drop for SignalsBlocked {
 }
 
 #[cfg(test)]
-pub(crate) fn is_blocked(signal: libc::c_int) -> bool {
-    let mut now = MaybeUninit::uninit();
-    // SAFETY: the set can be written; without a new one `pthread_sigmask` only fills it.
-    unsafe {
-        libc::pthread_sigmask(libc::SIG_SETMASK, ptr::null(), now.as_mut_ptr());
-        libc::sigismember(now.as_ptr(), signal) == 1
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use super::*;
+
+    fn is_blocked(signal: libc::c_int) -> bool {
+        let mut now = MaybeUninit::uninit();
+        // SAFETY: the set can be written; without a new one `pthread_sigmask` only fills it.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, ptr::null(), now.as_mut_ptr());
+            libc::sigismember(now.as_ptr(), signal) == 1
+        }
+    }
 
     #[test]
     fn signals_are_blocked_by_the_guard_and_in_library_threads() {

@@ -1,4 +1,4 @@
-//! Threads of the libraries' own.
+//! Threads of the libraries.
 
 use std::io;
 use std::sync::mpsc;
@@ -6,8 +6,8 @@ use std::thread;
 
 use crate::SignalsBlocked;
 
-/// Starts a thread with all signals blocked, as they are the program's, and waits until it runs: the C library ends a process that gets no
-/// memory for a thread that is starting, and has what is kept for that meanwhile.
+/// Starts a thread with all signals blocked, as they belong to the program, and waits until it runs: the C library ends a process without
+/// memory for a starting thread, so the reserve is free for it meanwhile.
 ///
 /// # Errors
 /// If there can be no more threads.
@@ -16,7 +16,7 @@ pub fn start_thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Res
     let (runs, is_running) = mpsc::sync_channel(1);
     headroom::lend(|| {
         thread::Builder::new().name(name.to_owned()).spawn(move || {
-            // The other end is there until this is said.
+            // The other end exists until this message.
             let _ = runs.send(());
             work();
         })?;

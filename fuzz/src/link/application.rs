@@ -1,4 +1,4 @@
-//! What the application does: its objects for the attacker, and those for its honest peer.
+//! The application: its objects for the attacker, and those for its honest peer.
 
 use softhca::attr::GlobalRoute;
 use softhca::*;
@@ -10,7 +10,7 @@ use super::world::{FABRIC, process};
 
 const PAGE: usize = 4096;
 
-/// Which part of the memory is whose, in bytes from its start.
+/// The parts of the memory by owner, in bytes from its start.
 pub struct MemoryMap;
 
 impl MemoryMap {
@@ -20,7 +20,7 @@ impl MemoryMap {
     pub const READABLE: (usize, usize) = (12 * PAGE, PAGE);
     /// The honest peer may do everything here.
     pub const HONEST: (usize, usize) = (20 * PAGE, 2 * PAGE);
-    /// Nobody may do anything here.
+    /// No peer may access this.
     pub const UNGRANTED: &[(usize, usize)] = &[
         (0, Self::GRANTED.0),
         (Self::GRANTED.0 + Self::GRANTED.1, Self::READABLE.0 - Self::GRANTED.0 - Self::GRANTED.1),
@@ -29,10 +29,10 @@ impl MemoryMap {
     ];
 }
 
-/// What [`MemoryMap::GRANTED`] holds at first.
+/// The initial content of [`MemoryMap::GRANTED`].
 pub const GRANTED_BYTE: u8 = 0x11;
 
-/// What [`MemoryMap::READABLE`] holds.
+/// The content of [`MemoryMap::READABLE`].
 pub const READABLE_BYTE: u8 = 0x22;
 
 const EVERYTHING: Access =
@@ -77,7 +77,7 @@ pub struct Application {
     pub keys: [u32; 3],
 }
 
-/// An attribute of which everything that is not said is usual.
+/// Attributes with usual values for all others.
 fn attributes(remote_qpn: u32, lid: u16, qkey: u32) -> QpAttr {
     QpAttr {
         path_mtu: 3,
@@ -230,7 +230,7 @@ impl Application {
         }
     }
 
-    /// Does as the script says.
+    /// Runs the script.
     pub fn act(&mut self, device: &mut Device, input: &mut Input<'_>) {
         let slot = input.below(KINDS.len());
         match input.below(10) {
@@ -246,7 +246,7 @@ impl Application {
     fn send(&self, device: &mut Device, slot: usize, input: &mut Input<'_>) {
         let sges = [self.sge(usize::from(input.byte()) * 8, 8 * u32::from(input.byte()))];
         let word = [self.sge(usize::from(input.byte()) * 8, 8)];
-        // What the attacker calls its own.
+        // The attacker's QPN.
         let (va, rkey) = (input.long(), u32::from(input.byte()));
         let (imm, compare) = (7, 0);
         let (op, sges) = match input.below(8) {
@@ -428,7 +428,7 @@ impl Honest {
         self.theirs.is_done(friend) && ours
     }
 
-    /// What has arrived is what was sent.
+    /// Received bytes equal the sent ones.
     pub fn check(&self, memory: &Lent, friends: &Lent) {
         for (side, sent) in [(memory, !self.turns), (friends, self.turns)] {
             for offset in [WRITTEN, RECEIVED, DATAGRAM + ROUTE] {

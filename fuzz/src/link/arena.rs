@@ -10,7 +10,7 @@ const PAGE: usize = 4096;
 /// Usable bytes: one page is added on both sides that is not.
 const SIZE: usize = 32 * PAGE;
 
-/// What memory holds that nobody has written to.
+/// The content of memory that was never written.
 pub const UNTOUCHED: u8 = 0xa7;
 
 thread_local! {
@@ -18,7 +18,7 @@ thread_local! {
     static SPARE: RefCell<Vec<Guarded>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Memory of which each byte is [`UNTOUCHED`] when it is taken.
+/// Memory with [`UNTOUCHED`] in each byte when it is taken.
 pub struct Guarded {
     at: *mut u8,
 }
@@ -52,7 +52,7 @@ impl Guarded {
     }
 }
 
-/// [`Guarded`] memory, for as long as this lives.
+/// [`Guarded`] memory that a holder uses.
 pub struct Lent(Option<Guarded>);
 
 impl Lent {
@@ -100,7 +100,7 @@ impl Lent {
         self.load(offset, SIZE - offset).iter().all(|byte| *byte == UNTOUCHED)
     }
 
-    /// Makes the first `length` bytes as if nobody had written there.
+    /// Resets the first `length` bytes to unwritten.
     pub fn clean(&mut self, length: usize) {
         if let Some(memory) = &self.0 {
             memory.fill(0, length);

@@ -1,4 +1,4 @@
-//! A peer that says what it likes.
+//! A peer that sends arbitrary frames.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -17,7 +17,7 @@ use super::arena::{Lent, UNTOUCHED};
 use super::pipe::{self, Pipe};
 use super::world::{hello, process};
 
-/// So many bytes in a row that nobody has written are memory that was not granted.
+/// So many unwritten bytes in a row can only be memory that was not granted.
 const TELLTALE: usize = 16;
 
 /// All that a frame can be.
@@ -50,7 +50,7 @@ const OPCODES: [Opcode; 26] = [
     Opcode::BarrierAck,
 ];
 
-/// What the attacker writes to.
+/// The stream that the attacker writes to.
 pub enum Line {
     /// A stream.
     Stream(Pipe),
@@ -76,7 +76,7 @@ impl Line {
     fn send(&mut self, bytes: &[u8]) {
         match self {
             Self::Stream(pipe) => pipe.send(bytes),
-            // What has no room is not said.
+            // Bytes without room are dropped.
             Self::Ring(hostile) => drop(match in_brief(bytes) {
                 Some((tag, brief)) => hostile.send_tagged(&brief, tag),
                 None => hostile.send(bytes),
@@ -105,20 +105,20 @@ pub struct Attacker {
     srq_number: u32,
     /// Addresses by which it may try memory.
     places: [u64; 4],
-    /// What it was told of real handles.
+    /// The real handles that it has learnt.
     lookup: LookupList,
     /// The message that each connection expects next, if all goes well.
     next: [u64; KINDS.len() + 1],
     datagrams: u64,
     latest: Vec<u8>,
-    /// Of a frame that was said in part.
+    /// The rest of a partly sent frame.
     rest: Vec<u8>,
-    /// Of a frame that was heard in part.
+    /// The rest of a partly received frame.
     heard: Vec<u8>,
 }
 
 impl Attacker {
-    /// One that knows what `application` has told it, and more.
+    /// An attacker that knows all that `application` has told it, and more.
     pub fn new(
         application: &Application,
         honest: &Honest,
@@ -186,7 +186,7 @@ impl Attacker {
         self.say(&[&header.encode()[..], payload].concat());
     }
 
-    /// Says what it said last, some times more.
+    /// Repeats its last frames some times.
     pub fn repeat(&mut self, times: u8) {
         self.say(&self.latest.repeat(usize::from(times)));
     }
@@ -202,7 +202,7 @@ impl Attacker {
         self.latest = frame;
     }
 
-    /// A frame that is nearly right, with as many bytes as it says, or others.
+    /// A nearly correct frame, with as many bytes as it claims, or others.
     fn frame(&mut self, input: &mut Input<'_>) -> (Header, Vec<u8>) {
         let opcode = input.pick(&OPCODES);
         let slot = input.below(KINDS.len() + 2);
@@ -307,7 +307,7 @@ impl Attacker {
             4 => (length, 2 * length),
             _ => (input.word(), input.word()),
         };
-        // Never what stands for memory that nobody has written.
+        // Never the content of unwritten memory.
         vec![input.byte() & 0x7f; length as usize]
     }
 
@@ -344,7 +344,7 @@ impl Attacker {
         hostile.pass(u64::from(input.byte() & 7), &memories);
     }
 
-    /// Hears what is said to it: nothing but frames, and nothing that was not granted.
+    /// Reads incoming frames: they are well-formed, and hold no memory that was not granted.
     pub fn listen(&mut self) {
         let Some(line) = &mut self.line else { return };
         let bytes = line.receive();
@@ -373,7 +373,7 @@ fn in_brief(frame: &[u8]) -> Option<(u64, Vec<u8>)> {
     is_same.then(|| (brief.tag, [&brief.words.map(u64::to_ne_bytes).concat()[..], payload].concat()))
 }
 
-/// The first frame of `heard`, if all of it is there.
+/// The first frame of `heard`, if it is complete.
 fn take_frame(heard: &mut Vec<u8>) -> Option<(Header, Vec<u8>)> {
     let header = Header::decode(heard.first_chunk::<HEADER>()?).expect("a device says what it understands");
     let end = HEADER + header.length as usize;

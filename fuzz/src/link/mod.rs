@@ -6,12 +6,12 @@
 //!   guard │ attacker may write │ may read │ nobody's │ honest peer's │ guard
 //! ```
 //!
-//! The script says what the attacker sends, what the application does with the objects that the attacker may use, what time it
-//! is, and when the honest peer's turn is. Whatever comes: honest messages arrive as they were sent, memory that was not granted is as it was, and
-//! nothing of it is said to the attacker.
+//! The script holds the attacker's frames, the application's calls with the objects that the attacker may use, the time,
+//! and the honest peer's turns. For any script, honest messages arrive as they were sent, memory that was not granted is unchanged, and
+//! no content of it reaches the attacker.
 //!
-//! * [`world`]: the devices. * [`attacker`]: frames. * [`application`]: what the application does.
-//! * [`pipe`], [`arena`]: what streams and memory there are.
+//! * [`world`]: the devices. * [`attacker`]: frames. * [`application`]: the application's calls.
+//! * [`pipe`], [`arena`]: streams and memory.
 
 pub mod application;
 pub mod arena;
@@ -29,7 +29,7 @@ use world::World;
 /// Over a stream of bytes, as between hosts.
 ///
 /// # Panics
-/// If anybody but the attacker suffers.
+/// If any party except the attacker is affected.
 pub fn over_stream(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     World::new(input.byte(), Line::stream).run(&mut input);

@@ -44,7 +44,7 @@ impl Pipe {
         }
     }
 
-    /// What the other end has said.
+    /// The bytes that the other end has sent.
     pub fn receive(&mut self) -> Vec<u8> {
         self.lock().to[self.end].drain(..).collect()
     }

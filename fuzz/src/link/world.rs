@@ -1,4 +1,4 @@
-//! The devices, and what must hold.
+//! The devices, and the invariants.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ const MOST_ACTS: usize = 200;
 /// Rounds in which the honest exchange must be over.
 const MOST_ROUNDS: usize = 500;
 
-/// Who the process with this LID is.
+/// The process with this LID.
 #[must_use]
 pub fn process(lid: u16) -> ProcessId {
     ProcessId { vid: Vid::new(lid).expect("a small LID"), index: 1 }
@@ -87,7 +87,7 @@ impl World {
         world
     }
 
-    /// Does what the script says, and checks that all is well.
+    /// Runs the script, and checks the invariants.
     pub fn run(mut self, input: &mut Input<'_>) {
         for _ in 0..MOST_ACTS {
             if input.is_empty() {
@@ -147,7 +147,7 @@ impl World {
         self.victim.resume(self.epoch);
     }
 
-    /// What happened is about the attacker.
+    /// The event is about the attacker.
     fn check_events(&mut self) {
         self.victim.take_events(&mut self.events);
         for event in self.events.drain(..) {
@@ -189,7 +189,7 @@ impl World {
     }
 }
 
-/// What the attacker says of itself.
+/// The attacker's HELLO.
 #[must_use]
 pub fn hello(process: ProcessId) -> Hello {
     Hello { process, fabric: FABRIC, epoch: Epoch(0), incarnation: 2 }

@@ -6,12 +6,11 @@ use std::collections::BTreeSet;
 use ::moves::HostName;
 use ::moves::journal::Instance;
 use api::{Failure, NetDevice};
-use engines::InstanceSpec;
 use fabric::NetworkKind;
+use instance::{Blueprint, InstanceSpec};
 use overlay::Mac;
 use overlay::switch::Entry;
 use rpc::net::{DeviceKind, ToNode, describe_nic};
-use rpc::wire::Blueprint;
 
 use super::devices;
 use super::plan::Plan;

@@ -119,7 +119,11 @@ fn one_that_cannot_be_saved_or_restored_keeps_all_from_it() -> Result<()> {
     lab.eventually("one is pinned", || {
         Ok(!lab.transhume(&["move", "b", "h2", "--dry-run"])?.status.success())
     })?;
-    refused(&lab, &["checkpoint", "--group", "job", &directory], "group job is not saved, and runs on")?;
+    refused(
+        &lab,
+        &["checkpoint", "--group", "job", &directory],
+        "group job was not saved and continues to run",
+    )?;
     ensure!(is_empty(&directory), "something is left in {directory}");
     lab.transhume(&["kill", "b"])?.success()?;
     start(&lab, "b", &["sleep", "1000"])?;
@@ -159,7 +163,7 @@ fn what_a_killed_coordinator_was_saving_is_removed() -> Result<()> {
     lab.lab.kill(coordinator)?;
     lab.lab.start(coordinator)?;
     let ended = saving.end(LIMIT)?;
-    ensure!(ended.errors.contains("whether group job is saved is not known"), "{ended:?}");
+    ensure!(ended.errors.contains("it is unknown whether group job was saved"), "{ended:?}");
     lab.eventually("what is of no use is removed", || Ok(is_empty(&directory)))?;
     ensure!(lab.instances()?.iter().all(|it| matches!(it.state, State::Running)), "{:?}", lab.instances());
     Ok(())

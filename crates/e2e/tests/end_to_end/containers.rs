@@ -95,12 +95,12 @@ fn what_is_wrong_with_a_container_is_told_and_nothing_is_started() -> Result<()>
             1,
             "/no/such, which `c` mounts, is not on",
         ),
-        (&["--rootfs", "/", "--volume", "a:/b", "--", "true"], 2, "both paths of a volume start at the root"),
+        (&["--rootfs", "/", "--volume", "a:/b", "--", "true"], 2, "both paths of a volume must be absolute"),
         (&["--bundle", bundle], 2, "config.json"),
-        (&["--bundle", &waits], 2, "config.json: it is no regular file"),
-        (&["--image", &layout, "--", "true"], 1, "index.json: it is no regular file"),
+        (&["--bundle", &waits], 2, "config.json: it is not a regular file"),
+        (&["--image", &layout, "--", "true"], 1, "index.json: it is not a regular file"),
         (&["--bundle", bundle, "--memory", "64M"], 2, "cannot be used with '--memory"),
-        (&["--env", "A=b", "--", "true"], 2, "--env is for containers"),
+        (&["--env", "A=b", "--", "true"], 2, "--env requires a container"),
         (&["--rootfs", "/", "--", "no-such-program"], 127, "`no-such-program` cannot be started"),
     ];
     for (arguments, code, expected) in cases {
@@ -128,7 +128,7 @@ fn what_is_ended_for_want_of_memory_is_told() -> Result<()> {
     let ended = lab.transhume(&[&container[..], &greedy].concat())?;
     ensure!(ended.status.code() == Some(137), "{ended:?}");
     let events = lab.transhume(&["events"])?.success()?.lines;
-    let told = "greedy on h1: the kernel ended 1 process; its limit is 64.0 MiB";
+    let told = "greedy on h1: the kernel ended 1 process: the memory limit is 64.0 MiB";
     ensure!(events.iter().any(|line| line.ends_with(told)), "{events:#?}");
     // Whose shell goes on without it, and leaves.
     let command = "/usr/bin/python3 -c \"bytearray(b'x') * (200 << 20)\"; echo next; sleep 1000";
@@ -136,7 +136,7 @@ fn what_is_ended_for_want_of_memory_is_told() -> Result<()> {
     let mut shell = Program::start(&mut lab.command(&[&container[..], &shell].concat()))?;
     shell.wait_for(LIMIT, |line| (line == "next").then_some(()))?;
     ensure!(lab.move_to("shell", "h2")?.outcome == Outcome::Moved);
-    let told = "shell on h1: the kernel ended 1 process; its limit is 64.0 MiB";
+    let told = "shell on h1: the kernel ended 1 process: the memory limit is 64.0 MiB";
     lab.eventually("it is told", || {
         Ok(lab.transhume(&["events"])?.success()?.lines.iter().any(|line| line.ends_with(told)))
     })?;
@@ -224,7 +224,7 @@ fn an_image_runs_as_it_says_and_moves_to_where_the_same_one_is() -> Result<()> {
     let found = lab.transhume(&[&["exec", "c", "--"], &devices[..]].concat())?.success()?;
     ensure!(found.lines.concat().contains("transhume0"), "{found:?}");
     let gone = lab.transhume(&["run", "--image", &source])?;
-    ensure!(gone.errors.contains("is no OCI image layout"), "{gone:?}");
+    ensure!(gone.errors.contains("is not an OCI image layout"), "{gone:?}");
     Ok(())
 }
 
@@ -263,6 +263,6 @@ fn an_image_of_podman_runs_and_moves() -> Result<()> {
     ensure!(kept.lines == ["one"], "{kept:?}");
     drop(of_podman);
     let gone = lab.transhume(&["run", "--image", &name])?;
-    ensure!(gone.errors.contains("podman does not give the image"), "{gone:?}");
+    ensure!(gone.errors.contains("podman cannot provide the image"), "{gone:?}");
     Ok(())
 }

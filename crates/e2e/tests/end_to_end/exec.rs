@@ -254,7 +254,7 @@ fn no_other_process_may_speak_for_sessions() -> Result<()> {
     let hello: String = attach::encode(&hello).iter().map(|byte| format!("{byte:02x}")).collect();
     let name = std::str::from_utf8(attach::SOCKET_NAME)?;
     let ended = exec(&lab, "job", &[], &["python3", "-c", PROGRAM, name, &hello])?.success()?;
-    ensure!(ended.lines == ["it is not the instance's first process"], "{ended:?}");
+    ensure!(ended.lines == ["the process is not the instance's first process"], "{ended:?}");
     Ok(())
 }
 
@@ -276,7 +276,7 @@ fn a_command_that_nobody_waits_for_is_ended() -> Result<()> {
     lab.lab.kill(Place::Coordinator)?;
     let ended = waiting.end(LIMIT)?;
     ensure!(
-        ended.status.code() == Some(255) && ended.errors.contains("the coordinator is lost"),
+        ended.status.code() == Some(255) && ended.errors.contains("connection to the coordinator lost"),
         "{ended:?}"
     );
     ensure!(runs("4322"), "it runs until the coordinator is back");

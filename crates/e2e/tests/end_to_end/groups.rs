@@ -55,7 +55,7 @@ fn both_ends_of_connections_move_together() -> Result<()> {
     check.progress()?;
     for option in [&[][..], &["--dry-run"]] {
         let nothing = lab.transhume(&[&["move", "--group", "job", "h3,h4"], option].concat())?.success()?;
-        ensure!(nothing.lines == ["all of group job is there already"], "{nothing:?}");
+        ensure!(nothing.lines == ["all instances of group job are already there"], "{nothing:?}");
     }
     lab.end_check(check)?;
     Ok(())
@@ -95,7 +95,7 @@ fn one_that_cannot_move_keeps_all_where_they_are() -> Result<()> {
     for (wrong, said) in [
         (&["move", "--group", "jbo", "h1"][..], "no instance belongs to group `jbo`"),
         (&["move", "--group", "job", "h7"], "no host `h7`"),
-        (&["move", "h1"], "it is not said what is to be moved"),
+        (&["move", "h1"], "neither an instance nor a group to move"),
         (&["run", "--group", "A b", "--", "true"], "`A b` is not a valid group name"),
     ] {
         let refused = lab.transhume(wrong)?;

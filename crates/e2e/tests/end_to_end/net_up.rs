@@ -54,7 +54,7 @@ fn tokens_that_are_of_no_use_are_refused_with_the_remedy() -> Result<()> {
     let refused = world.refused(1, &["--join", &token[1..]])?;
     ensure!(refused.contains("this is no join token"), "{refused}");
     let refused = world.ask(&["net", "token", "--lifetime", "0s"])?.errors;
-    ensure!(refused.contains("nobody could join with it"), "{refused}");
+    ensure!(refused.contains("the lifetime is zero"), "{refused}");
     const LIFETIME: Duration = Duration::from_secs(1);
     let expired = world.ask(&["net", "token", "--lifetime", "1s"])?.success()?.lines.concat();
     sleep(2 * LIFETIME);
@@ -75,7 +75,7 @@ fn tokens_that_are_of_no_use_are_refused_with_the_remedy() -> Result<()> {
     );
     let mut second = world.up(1, &["--join", token])?;
     let running = world.refused(1, &["--json"])?;
-    ensure!(running.starts_with("{") && running.contains("another `transhume net up` runs"), "{running}");
+    ensure!(running.starts_with("{") && running.contains("another `transhume net up` uses"), "{running}");
     // It may say the same again, as a service does, but is what it is.
     second.signal(libc::SIGTERM)?;
     second.end(LIMIT)?.success()?;
@@ -98,7 +98,7 @@ fn tokens_that_are_of_no_use_are_refused_with_the_remedy() -> Result<()> {
     let refused = world.refused(2, &["--join", token])?;
     ensure!(refused.contains("is not the coordinator of this token"), "{refused}");
     let refused = world.refused(1, &words(&other))?;
-    ensure!(refused.contains("this machine has joined another network already, as `b`"), "{refused}");
+    ensure!(refused.contains("this machine has already joined another network, as `b`"), "{refused}");
     Ok(())
 }
 
@@ -136,9 +136,12 @@ fn what_is_in_the_way_is_said() -> Result<()> {
         ensure!(all, "{arguments:?} failed with {refused}, not with {expected:?}");
         Ok(())
     };
-    says(&[], &["is this machine to be the first", "--listen", "--join"])?;
-    says(&["--listen", "0.0.0.0:7700"], &["0.0.0.0:7700 is no address at which", "`ip -brief address`"])?;
-    says(&["--listen", "192.0.2.1:65535"], &["that one and the next"])?;
+    says(&[], &["neither `--listen` nor `--join`", "--listen", "--join"])?;
+    says(
+        &["--listen", "0.0.0.0:7700"],
+        &["others cannot reach this machine at 0.0.0.0:7700", "`ip -brief address`"],
+    )?;
+    says(&["--listen", "192.0.2.1:65535"], &["and on the next port"])?;
     says(&["--listen", "192.0.2.9:7700"], &["192.0.2.9", "`ip address` lists them"])?;
     let network = &world.machines[0].network;
     network.ip("link add name transhume0 type bridge")?;

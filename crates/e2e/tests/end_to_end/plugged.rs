@@ -158,7 +158,7 @@ fn a_tap_that_was_there_is_plugged_in_and_stays_as_it_is() -> Result<()> {
     ip_on(&lab, "h2", "link del vm0")?;
     await_failure("there is no persistent TAP vm0 any more")?;
     ip_on(&lab, "h2", "tuntap add dev vm0 mode tap")?;
-    await_failure("not 52:54:00:12:34:57 as when it was plugged in")?;
+    await_failure("and had 52:54:00:12:34:57 when it was attached")?;
     for line in ["link set dev vm0 address 52:54:00:12:34:57 mtu 1300", "address add 10.88.0.2/24 dev vm0"] {
         ip_on(&lab, "h2", line)?;
     }

@@ -41,7 +41,7 @@ fn memory_that_changes_all_the_time_is_right_and_the_risk_is_told() -> Result<()
     let (lab, stop) = (TestLab::up(2)?, Signal::new("changing"));
     let mut program = start(&lab, NAME, (64, 48), &stop)?;
     let moved = lab.transhume(&["move", NAME, "h2", "--post-copy"])?.success()?;
-    let risk = moved.lines.first().is_some_and(|line| line.contains("if its old host is lost"));
+    let risk = moved.lines.first().is_some_and(|line| line.contains("if its source fails"));
     ensure!(risk, "{moved:?}");
     goes_on(&mut program)?;
     let moved = lab.transhume(&["move", NAME, "h1", "--post-copy", "--json"])?.success()?;

@@ -216,7 +216,7 @@ fn a_shell_at_a_terminal_goes_on_over_a_move() -> Result<()> {
 
     let refused = lab.transhume(&["exec", "--tty", "job", "--", "bash"])?;
     ensure!(
-        refused.status.code() == Some(2) && refused.errors.contains("the standard input is no terminal"),
+        refused.status.code() == Some(2) && refused.errors.contains("standard input is not a terminal"),
         "{refused:?}"
     );
     Ok(())

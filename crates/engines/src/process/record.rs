@@ -10,12 +10,13 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::oci::Bind;
-use super::paging::PagerId;
-use super::task::TaskId;
+use crate::criu::paging::PagerId;
 use crate::engine::State;
 use crate::error::{Doing, Result};
 use crate::instance::{InstanceName, InstanceSpec};
+use crate::linux::files::absent_is_fine;
+use crate::linux::task::TaskId;
+use instance::container::Bind;
 
 /// An instance on this host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,11 +52,17 @@ pub struct Record {
 
 impl Record {
     /// Raised when the layout changes its meaning.
-    pub const VERSION: u32 = 1;
+    pub const VERSION: u32 = 2;
 }
 
 /// How the file of a staged record ends.
 const NEXT: &str = "next";
+
+/// The first fields of records of all versions.
+#[derive(Deserialize)]
+struct Layout {
+    version: u32,
+}
 
 /// The directory of all records.
 pub struct Records(PathBuf);
@@ -121,15 +128,15 @@ impl Staged {
 }
 
 fn read(path: &Path) -> io::Result<Record> {
-    let record: Record = serde_json::from_slice(&fs::read(path)?)?;
-    let known = record.version == Record::VERSION;
-    if known { Ok(record) } else { Err(io::Error::other("written by another version of transhume")) }
-}
-
-/// Deleting what is not there has succeeded.
-pub fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
+    let bytes = fs::read(path)?;
+    let Layout { version } = serde_json::from_slice(&bytes)?;
+    if version != Record::VERSION {
+        let what = format!(
+            "another release wrote it (version {version}, and this one reads {}): end the instance with that release, and \
+            start it again with `transhume run`",
+            Record::VERSION
+        );
+        return Err(io::Error::other(what));
     }
+    Ok(serde_json::from_slice(&bytes)?)
 }

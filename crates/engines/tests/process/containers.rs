@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
-use engines::{
-    Config, Container, ContainerConfig, ContainerImage, Error, InstanceName, InstanceSpec, State, Watch,
-};
+use engines::{Config, ContainerConfig, Error, State, Watch};
+use instance::{Container, ContainerImage, InstanceName, InstanceSpec, Root, Workload};
 use oci_image::Source;
 use serde_json::{Value, json};
 
 use crate::faults::{hold, runs, suspended};
 use crate::lab::{
-    self, Host, Lab, Node, Output, parent_of, process_of, relocate, suspend_and_kill, workload,
+    self, Host, Lab, Node, Output, container, parent_of, process_of, program, relocate, suspend_and_kill,
+    workload,
 };
 
 const PROCESSES: &str = "17";
@@ -56,14 +56,15 @@ fn contained(spec: InstanceSpec, shared: &Path) -> InstanceSpec {
         ],
         "linux": { "resources": { "pids": { "limit": PROCESSES.parse::<u32>().unwrap() } } },
     });
-    let container = Container { rootfs: PathBuf::from("/"), config: config.to_string(), rdma: false };
-    InstanceSpec { container: Some(container), ..spec }
+    let (program, root) = (spec.program().unwrap().clone(), Root::Directory("/".into()));
+    let container = Container { program, root, config: config.to_string(), rdma: false };
+    InstanceSpec { workload: Workload::Container(container), ..spec }
 }
 
 /// Its programs find the RDMA device.
-fn with_rdma(spec: InstanceSpec) -> InstanceSpec {
-    let container = spec.container.map(|container| Container { rdma: true, ..container });
-    InstanceSpec { container, ..spec }
+fn with_rdma(mut spec: InstanceSpec) -> InstanceSpec {
+    container(&mut spec).rdma = true;
+    spec
 }
 
 /// It also sees a file of the host, which nobody opens.
@@ -72,16 +73,16 @@ fn with_volume(spec: InstanceSpec, file: &Path) -> InstanceSpec {
 }
 
 /// It also sees these of the host: where, what, and with which options.
-fn with_volumes(spec: InstanceSpec, volumes: &[(&str, &Path, &[&str])]) -> InstanceSpec {
-    let container = spec.container.unwrap();
+fn with_volumes(mut spec: InstanceSpec, volumes: &[(&str, &Path, &[&str])]) -> InstanceSpec {
+    let container = container(&mut spec);
     let mut config: Value = serde_json::from_str(&container.config).unwrap();
     let binds = volumes.iter().map(|(place, source, options)| {
         let options = [&["bind"], *options].concat();
         json!({ "destination": place, "source": source, "options": options })
     });
     config["mounts"].as_array_mut().unwrap().extend(binds);
-    let container = Some(Container { config: config.to_string(), ..container });
-    InstanceSpec { container, ..spec }
+    container.config = config.to_string();
+    spec
 }
 
 /// By which the host knows it.
@@ -113,14 +114,14 @@ const KEEPER: &str = r#"
     done"#;
 
 #[test]
-fn a_container_keeps_what_it_has_changed_and_leaves_its_image_alone() {
+fn a_container_keeps_its_changes_and_does_not_modify_its_image() {
     let lab = Lab::new();
     let (a, b) = (host(&lab, "a"), host(&lab, "b"));
     let shared = shared(&lab);
     let mut spec = contained(workload("keeper", 70, &[]), &shared);
     let in_terminal = format!("stty -onlcr; {KEEPER}");
-    spec.command = ["script", "-qec", &in_terminal, "/dev/null"].map(str::to_owned).into();
-    spec.environment.push(("SHARED".into(), shared.to_str().unwrap().into()));
+    program(&mut spec).command = ["script", "-qec", &in_terminal, "/dev/null"].map(str::to_owned).into();
+    program(&mut spec).environment.push(("SHARED".into(), shared.to_str().unwrap().into()));
     let (mut node, mut output) = (a.start(&spec), Output::default());
     node.read(&mut output, |output| output.lines() > 5);
     let mut from_to = [(&a, &b), (&b, &a)].into_iter();
@@ -142,14 +143,14 @@ fn a_container_keeps_what_it_has_changed_and_leaves_its_image_alone() {
 
 /// CRIU changes the layer while it is packed, as long as that takes.
 #[test]
-fn a_container_that_has_written_many_files_moves_at_once() {
+fn a_container_with_many_written_files_moves_at_once() {
     const FILES: &str = "6000";
     let lab = Lab::new();
     let (a, b) = (host(&lab, "a"), host(&lab, "b"));
     let mut spec = contained(workload("writer", 72, &[]), &shared(&lab));
     let write = format!("mkdir /root/many; cd /root/many; for n in $(seq {FILES}); do echo $n > $n; done");
     let count = "for n in $(seq 1000000); do echo $(($n - 1)); sleep 0.02; done";
-    spec.command = ["sh", "-c", &format!("{write}; {count}")].map(str::to_owned).into();
+    program(&mut spec).command = ["sh", "-c", &format!("{write}; {count}")].map(str::to_owned).into();
     let (mut node, mut output) = (a.start(&spec), Output::default());
     node.read(&mut output, |output| output.lines() > 2);
     let mut node = relocate(node, &spec, &a, &b, &mut output);
@@ -166,11 +167,12 @@ fn a_container_that_has_written_many_files_moves_at_once() {
 
 /// CRIU would look for it by another name.
 #[test]
-fn the_directory_of_a_process_pins() {
+fn an_open_proc_directory_is_a_blocker() {
     let lab = Lab::new();
     let a = host(&lab, "a");
     let mut spec = contained(workload("looking", 73, &[]), &shared(&lab));
-    spec.command = ["sh", "-c", "exec 3</proc/1; while sleep 0.01; do echo; done"].map(str::to_owned).into();
+    program(&mut spec).command =
+        ["sh", "-c", "exec 3</proc/1; while sleep 0.01; do echo; done"].map(str::to_owned).into();
     let (mut node, mut output) = (a.start(&spec), Output::default());
     node.read(&mut output, |output| output.lines() > 2);
     let found = a.call(|engine| engine.check(&spec.name, true)).unwrap().blockers;
@@ -193,13 +195,13 @@ while True:
 ";
 
 #[test]
-fn a_database_that_travels_pins() {
+fn an_open_sqlite_database_in_the_layer_is_a_blocker() {
     let lab = Lab::new();
     let a = host(&lab, "a");
     let shared = shared(&lab);
     let mut spec = contained(workload("librarian", 89, &[]), &shared);
     let database = shared.join("c.db");
-    spec.command =
+    program(&mut spec).command =
         ["/usr/bin/python3", "-c", LIBRARIAN, database.to_str().unwrap()].map(str::to_owned).into();
     let (mut node, mut output) = (a.start(&spec), Output::default());
     node.read(&mut output, |output| output.lines() > 2);
@@ -231,7 +233,7 @@ fn a_path_that_is_too_long_is_found_before_the_move() {
     let lab = Lab::new();
     let a = host(&lab, "a");
     let mut spec = contained(workload("digger", 88, &[]), &shared(&lab));
-    spec.command = ["/usr/bin/python3", "-c", DIGGER].map(str::to_owned).into();
+    program(&mut spec).command = ["/usr/bin/python3", "-c", DIGGER].map(str::to_owned).into();
     let (mut node, mut output) = (a.start(&spec), Output::default());
     node.read(&mut output, |output| output.lines() > 2);
     let found = a.call(|engine| engine.check(&spec.name, true)).unwrap().blockers;
@@ -256,7 +258,7 @@ fn limit_of_processes(spec: &InstanceSpec, host: &Host) -> String {
 }
 
 #[test]
-fn what_the_destination_lacks_is_found_before_the_move() {
+fn missing_requirements_are_found_before_the_move() {
     let lab = Lab::new();
     let (a, b, bare) = (host(&lab, "a"), host(&lab, "b"), lab.host("c"));
     let shared = shared(&lab);
@@ -290,18 +292,17 @@ fn what_the_destination_lacks_is_found_before_the_move() {
 }
 
 #[test]
-fn what_the_runtime_refuses_is_told_in_its_words_and_leaves_nothing() {
+fn errors_of_the_runtime_are_reported_and_leave_nothing_behind() {
     let lab = Lab::new();
     let a = host(&lab, "a");
     let spec = contained(workload("refused", 72, &[]), &shared(&lab));
     let with = |change: &dyn Fn(&mut Value)| {
-        let container = spec.container.clone().unwrap();
+        let mut spec = spec.clone();
+        let container = container(&mut spec);
         let mut config = serde_json::from_str(&container.config).unwrap();
         change(&mut config);
-        let container = Some(Container { config: config.to_string(), ..container });
-        a.call(|engine| engine.prepare(&InstanceSpec { container, ..spec.clone() }, 0))
-            .unwrap_err()
-            .to_string()
+        container.config = config.to_string();
+        a.call(|engine| engine.prepare(&spec, 0)).unwrap_err().to_string()
     };
     let refused = with(&|config| config["linux"]["resources"]["memory"] = json!({ "limit": 1 }));
     assert!(refused.contains("could not create the container of `refused` ("), "{refused}");
@@ -315,7 +316,7 @@ fn what_the_runtime_refuses_is_told_in_its_words_and_leaves_nothing() {
 }
 
 #[test]
-fn containers_that_come_and_go_at_once_are_not_in_each_others_way() {
+fn containers_are_made_and_removed_concurrently() {
     let lab = Lab::new();
     let a = host_with_runtime(&lab, "a", "false");
     let shared = shared(&lab);
@@ -339,7 +340,7 @@ fn a_container_with_few_rights_runs_and_moves() {
     let lab = Lab::new();
     let (a, b) = (host(&lab, "a"), host(&lab, "b"));
     let mut spec = contained(workload("poor", 84, &["count", "1000084"]), &shared(&lab));
-    let container = spec.container.as_mut().unwrap();
+    let container = container(&mut spec);
     let mut config: Value = serde_json::from_str(&container.config).unwrap();
     let few = json!(["CAP_AUDIT_WRITE", "CAP_KILL", "CAP_NET_BIND_SERVICE"]);
     config["process"]["capabilities"] = json!({ "bounding": few, "effective": few, "permitted": few });
@@ -352,19 +353,19 @@ fn a_container_with_few_rights_runs_and_moves() {
 
 /// As the runtime alone would start it: init has more, and is not the same user.
 #[test]
-fn the_capabilities_of_a_user_are_those_of_the_configuration() {
+fn a_user_gets_the_capabilities_of_the_configuration() {
     let lab = Lab::new();
     let a = host(&lab, "a");
     let mut spec = contained(workload("ambient", 90, &[]), &shared(&lab));
-    (spec.user, spec.group) = (65534, 65534);
-    let container = spec.container.as_mut().unwrap();
+    (program(&mut spec).user, program(&mut spec).group) = (65534, 65534);
+    let container = container(&mut spec);
     let mut config: Value = serde_json::from_str(&container.config).unwrap();
     let (all, ambient) = (json!(["CAP_CHOWN", "CAP_NET_BIND_SERVICE"]), json!(["CAP_NET_BIND_SERVICE"]));
     config["process"]["capabilities"] = json!({
         "bounding": all, "effective": all, "permitted": all, "inheritable": ambient, "ambient": ambient,
     });
     container.config = config.to_string();
-    spec.command = ["grep", "Cap", "/proc/self/status"].map(str::to_owned).into();
+    program(&mut spec).command = ["grep", "Cap", "/proc/self/status"].map(str::to_owned).into();
     let (mut node, mut output) = (a.start(&spec), Output::default());
     node.read(&mut output, |output| output.code.is_some());
     let sets = [("Inh", 0x400), ("Prm", 0x400), ("Eff", 0x400), ("Bnd", 0x401), ("Amb", 0x400)];
@@ -374,12 +375,12 @@ fn the_capabilities_of_a_user_are_those_of_the_configuration() {
 
 /// Init, which is root, is told another home by the runtime.
 #[test]
-fn a_container_that_is_told_no_home_has_that_of_its_user() {
+fn home_defaults_to_that_of_the_container_s_user() {
     let lab = Lab::new();
     let a = host(&lab, "a");
     let mut spec = contained(workload("nobody", 89, &[]), &shared(&lab));
-    (spec.user, spec.group) = (65534, 65534);
-    spec.command = ["sh", "-c", "echo $HOME"].map(str::to_owned).into();
+    (program(&mut spec).user, program(&mut spec).group) = (65534, 65534);
+    program(&mut spec).command = ["sh", "-c", "echo $HOME"].map(str::to_owned).into();
     let (mut node, mut output) = (a.start(&spec), Output::default());
     node.read(&mut output, |output| output.code.is_some());
     assert_eq!(String::from_utf8_lossy(&output.stdout), "/nonexistent\n");
@@ -401,7 +402,7 @@ for count in range(1000000):
     let lab = Lab::new();
     let (a, b) = (host(&lab, "a"), host(&lab, "b"));
     let mut spec = contained(workload("full", 86, &[]), &shared(&lab));
-    spec.command = ["/usr/bin/python3", "-c", FULL].map(str::to_owned).into();
+    program(&mut spec).command = ["/usr/bin/python3", "-c", FULL].map(str::to_owned).into();
     let (mut node, mut output) = (a.start(&spec), Output::default());
     node.read(&mut output, |output| output.lines() > 5);
     let processes = fs::read_to_string(cgroup_of(&spec, &a).join("pids.current")).unwrap();
@@ -414,7 +415,7 @@ for count in range(1000000):
 }
 
 #[test]
-fn a_volume_that_is_another_one_now_is_named() {
+fn a_replaced_volume_is_a_blocker() {
     let lab = Lab::new();
     let a = host(&lab, "a");
     let shared = shared(&lab);
@@ -490,7 +491,7 @@ fn a_held_container_dies_with_its_node_and_is_restored_again_or_aborted() {
 }
 
 #[test]
-fn a_restarted_node_finds_a_container_and_ends_it_whole() {
+fn a_restarted_node_finds_and_removes_a_container() {
     let lab = Lab::new();
     let mut a = host(&lab, "a");
     let spec = contained(workload("found-too", 75, &["count", "1000075"]), &shared(&lab));
@@ -507,7 +508,7 @@ fn a_restarted_node_finds_a_container_and_ends_it_whole() {
 
 /// A container that has a library of the node's goes on by that, also after the node has come up with others.
 #[test]
-fn what_a_container_was_made_with_is_remembered() {
+fn the_mounts_of_a_container_are_recorded() {
     let lab = Lab::new();
     let (mut a, mut b) = (host(&lab, "a"), host(&lab, "b"));
     let libraries = lab.folder().join("libraries");
@@ -546,7 +547,7 @@ fn mounts_of(spec: &InstanceSpec, host: &Host) -> Vec<(String, String)> {
 
 /// Also those that show what another one with the same options shows.
 #[test]
-fn mounts_allow_no_more_than_before_once_a_container_has_moved() {
+fn mount_flags_survive_a_move() {
     let lab = Lab::new();
     let (a, b) = (host(&lab, "a"), host(&lab, "b"));
     let volume = lab.folder().join("volume");
@@ -590,18 +591,18 @@ while True:
 
 /// What CRIU finds again moves.
 #[test]
-fn what_a_container_watches_on_its_root_is_told_before_the_move() {
+fn watches_on_a_container_s_root_are_blockers() {
     let lab = Lab::new();
     let (a, b) = (host(&lab, "a"), host(&lab, "b"));
     let shared = shared(&lab);
     let reasons = |number: u8, watched: &[&str]| -> Vec<String> {
         let mut spec = contained(workload(&format!("watcher-{number}"), number, &[]), &shared);
         let queues = json!({ "destination": "/dev/mqueue", "type": "mqueue", "source": "mqueue" });
-        let container = spec.container.as_mut().unwrap();
+        let container = container(&mut spec);
         let mut config: Value = serde_json::from_str(&container.config).unwrap();
         config["mounts"].as_array_mut().unwrap().push(queues);
         container.config = config.to_string();
-        spec.command =
+        program(&mut spec).command =
             ["/usr/bin/python3", "-c", WATCHER].iter().chain(watched).map(|word| (*word).into()).collect();
         let (mut node, mut output) = (a.start(&spec), Output::default());
         node.read(&mut output, |output| output.lines() > 5);
@@ -640,7 +641,7 @@ fn a_container_without_room_in_its_limit_is_rolled_back_with_the_reason() {
     let lab = Lab::new();
     let (a, b) = (host(&lab, "a"), host(&lab, "b"));
     let mut spec = contained(workload("large", 82, &[]), &shared(&lab));
-    spec.command = ["/usr/bin/python3", "-c", LARGE].map(str::to_owned).into();
+    program(&mut spec).command = ["/usr/bin/python3", "-c", LARGE].map(str::to_owned).into();
     let mut output = suspended(&spec, &a, &b);
     let cgroup = fabric::cgroup_name(&containers_of(&b.config).join(spec.name.as_str()));
     let limits = [("memory/", "memory.limit_in_bytes"), ("", "memory.max")];
@@ -678,15 +679,15 @@ fn a_host_without_the_rdma_libraries_says_so() {
 }
 
 /// In a container of an image with the libraries that the workload needs.
-fn of_image(spec: InstanceSpec, layout: &Path) -> InstanceSpec {
+fn of_image(mut spec: InstanceSpec, layout: &Path) -> InstanceSpec {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/process/image.sh");
     let mut command = Command::new(script);
     let made = command.arg(layout).arg("CMD [\"sh\"]").arg(lab::examples().join("workload")).status();
     assert!(made.unwrap().success());
     let source = format!("oci:{}", layout.display());
     let (_, root) = source.parse::<Source>().unwrap().look().unwrap();
-    let container = spec.container.map(|container| Container { rootfs: PathBuf::new(), ..container });
-    InstanceSpec { container, image: Some(ContainerImage { source, root }), ..spec }
+    container(&mut spec).root = Root::Image(ContainerImage { source, root });
+    spec
 }
 
 /// What is unpacked on a host.
@@ -696,12 +697,12 @@ fn unpacked(host: &Host) -> Vec<String> {
 }
 
 #[test]
-fn an_image_is_unpacked_where_it_is_used_and_whole_or_not_at_all() {
+fn an_image_is_unpacked_completely_or_not_at_all() {
     let lab = Lab::new();
     let (a, b) = (host(&lab, "a"), host(&lab, "b"));
     let layout = lab.folder().join("layout");
     let spec = of_image(contained(workload("imaged", 77, &["count", "1000077"]), &shared(&lab)), &layout);
-    let digits = spec.image.as_ref().unwrap().root.digits().to_owned();
+    let digits = spec.container().and_then(Container::image).unwrap().root.digits().to_owned();
     // A crash has left a part of it, and one that nobody uses.
     for left in ["new/root/bin", "old/bin", &"0".repeat(64)] {
         fs::create_dir_all(unpacked_of(&a.config).join(left)).unwrap();

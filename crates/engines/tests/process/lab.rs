@@ -10,9 +10,10 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use engines::{Config, Engine, Error, InstanceName, InstanceSpec, Network, ProcessEngine, Watch};
+use engines::{Config, Engine, Error, ProcessEngine, Watch};
 use fabric::attach::{self, NotStarted, OutputStream, Role, SOCKET_NAME, ToNode, ToProcess};
 use fabric::{Epoch, FabricId, NetworkKind, ProcessId, Vid, netns, seqpacket};
+use instance::{Container, InstanceName, InstanceSpec, Network, Program, Workload};
 
 /// The longest that anything here may take.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -294,25 +295,34 @@ impl Output {
 /// An instance that runs a workload.
 pub fn workload(name: &str, number: u8, words: &[&str]) -> InstanceSpec {
     let program = examples().join("workload").to_str().unwrap().to_owned();
+    let command = [program].into_iter().chain(words.iter().map(|word| (*word).to_owned()));
+    let environment = vec![("PATH".into(), "/usr/bin:/bin".into())];
     InstanceSpec {
         name: InstanceName::new(name).unwrap(),
-        command: [program].into_iter().chain(words.iter().map(|word| (*word).to_owned())).collect(),
-        environment: vec![("PATH".into(), "/usr/bin:/bin".into())],
-        directory: "/".into(),
-        user: 0,
-        group: 0,
-        groups: Vec::new(),
-        limits: Vec::new(),
         network: Network {
             mac: [2, 0, 0, 0, 0, number],
             address: Ipv4Addr::new(10, 77, 0, number),
             prefix: 16,
             mtu: 1500,
         },
-        container: None,
         network_kind: NetworkKind::Bridge,
-        image: None,
-        stdin: false,
+        workload: Workload::Process(Program { environment, ..Program::new(command) }),
+    }
+}
+
+/// The program of the instance.
+pub fn program(spec: &mut InstanceSpec) -> &mut Program {
+    match &mut spec.workload {
+        Workload::Process(program) | Workload::Container(Container { program, .. }) => program,
+        Workload::Vm(_) => panic!("a virtual machine has no program"),
+    }
+}
+
+/// The container of the instance.
+pub fn container(spec: &mut InstanceSpec) -> &mut Container {
+    match &mut spec.workload {
+        Workload::Container(container) => container,
+        other => panic!("{other:?} is not a container"),
     }
 }
 
@@ -490,13 +500,13 @@ pub fn signal(pid: i32, signal: libc::c_int) {
 
 /// The processes with an instance's command, which no other test has, outside of a network.
 pub fn copies(spec: &InstanceSpec, besides: &OwnedFd) -> Vec<i32> {
-    let words = spec.command.join("\0");
+    let words = spec.program().unwrap().command.join("\0");
     processes(|command, theirs| command.contains(&words) && theirs != link_of(besides))
 }
 
 /// The process in a network that runs an instance's command.
 pub fn process_of(spec: &InstanceSpec, network: &OwnedFd) -> i32 {
-    let words = spec.command.join("\0");
+    let words = spec.program().unwrap().command.join("\0");
     let found = processes(|command, theirs| command.starts_with(&words) && theirs == link_of(network));
     *found.first().expect("a process that runs the command")
 }

@@ -1,4 +1,4 @@
-//! Sockets come, are bound, listen, connect, accept, and go.
+//! Sockets: create, bind, listen, connect, accept, close.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::{enter, find, remove, unfinished, with};
 /// How long closing waits for what was written to arrive.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// Writes an address to where a program wants it; one that does not fit is cut, as for other sockets.
+/// Writes an address to the program's buffer, truncated to its length, as for other sockets.
 ///
 /// # Safety
 /// Both are NULL, or `length` says how much can be written to `address`.
@@ -39,8 +39,8 @@ pub(super) unsafe fn tell(
 
 fn open(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int> {
     let has_family = matches!(domain, libc::AF_INET | libc::AF_INET6);
-    // Types with flags are none of them, as up to rdma-core 62: its librspreload.so makes a socket of the kernel's then, for a
-    // program that may call what it has no function for, such as accept4.
+    // Types with flags are refused, as up to rdma-core 62: its librspreload.so then makes a kernel socket, for a
+    // program that may call functions that it does not wrap, such as accept4.
     match (kind, protocol) {
         (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) if has_family => Socket::new(domain).map(enter),
         (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) if has_family => Socket::for_datagrams(domain).map(enter),
@@ -81,7 +81,7 @@ fn shut(socket: &Arc<Socket>, reads: bool, writes: bool) -> Result<()> {
     }
     inner.reads_no_more |= reads;
     inner.writes_no_more |= writes;
-    // What they wait for does not come any more.
+    // The event that they wait for will not come.
     inner.tell_sleepers(true);
     drop(inner);
     if !writes {
@@ -96,7 +96,7 @@ fn shut(socket: &Arc<Socket>, reads: bool, writes: bool) -> Result<()> {
 fn close(socket: &Arc<Socket>) {
     let Ok(remains) = socket.now().map(|mut inner| inner.abandon()) else { return socket.close_number() };
     if socket.carries_datagrams() || shut(socket, true, true).is_ok() {
-        // What has not arrived by then is lost.
+        // Data that has not arrived by then is lost.
         let _ = socket.until(Wait::Always, Some(LINGER), |inner| {
             (inner.is_flushed() || inner.has_hung_up()).then_some(Ok(()))
         });

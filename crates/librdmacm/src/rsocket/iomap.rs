@@ -1,4 +1,4 @@
-//! Memory that the other side of a socket may write to.
+//! Memory that the peer of a socket may write to.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ fn map(
     })
 }
 
-/// Returns the offset at which the other side finds the memory: `wanted`, or one of its own for -1.
+/// Returns the offset at which the peer finds the memory: `wanted`, or a free one for -1.
 pub(crate) unsafe extern "C" fn riomap(
     socket: c_int,
     at: *mut c_void,

@@ -1,6 +1,6 @@
 //! Sockets over RDMA (`rdma/rsocket.h`): streams and datagrams between programs that all use them.
 //!
-//! A socket's number is the descriptor of its event channel, so that it is no other file's. The life of one for a stream:
+//! A socket's number is the descriptor of its event channel, so that no other file has it. The states of a stream socket:
 //!
 //! ```text
 //! fresh ─rlisten─▶ listening ─ ─ (new sockets, for raccept) accepting ─▶ connected
@@ -9,8 +9,8 @@
 //! ```
 //!
 //! * [`socket`]: one socket, its phases and its waiting. [`stream`]: the queue pair of a connected one, and the bytes.
-//!   [`packets`]: those of one for datagrams, which is fresh until it is over.
-//! * [`unfinished`]: what goes on while the program does something else.
+//!   [`packets`]: the datagrams of a datagram socket, which stays in state fresh until it is over.
+//! * [`unfinished`]: operations that proceed between the program's calls.
 //! * [`calls`], [`transfer`], [`poll`], [`option`], [`iomap`]: the functions.
 
 mod calls;
@@ -24,7 +24,7 @@ mod transfer;
 pub(crate) mod unfinished;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -37,22 +37,20 @@ pub(crate) use transfer::*;
 
 use crate::errno::{Errno, Result};
 use socket::Socket;
-use waiting::{HeldInFork, KnownGuard, KnownLock, SignalsBlocked, has_known_lock, keep};
+use waiting::{HeldInFork, SignalsBlocked, keep, lock};
 
 type Sockets = BTreeMap<c_int, Arc<Socket>>;
 
-/// Those of a forked child's parent are among its own, so that it hears what has become of them. So the lock is held across `fork`: who
-/// has it takes no other, and waits for nothing.
-static SOCKETS: KnownLock<Sockets> = KnownLock::new(BTreeMap::new());
+/// A forked child keeps its parent's sockets in the table, so that its calls on them get errors. So the lock is held across `fork`: a
+/// holder takes no other lock, and does not wait.
+static SOCKETS: Mutex<Sockets> = Mutex::new(BTreeMap::new());
 
-static HELD: HeldInFork<KnownGuard<'static, Sockets>> = HeldInFork::new();
+static HELD: HeldInFork<MutexGuard<'static, Sockets>> = HeldInFork::new();
 
-/// Before a fork. A thread that forks in a handler of a signal may have the lock itself, and goes on with it in the child.
+/// Before a fork.
 pub(crate) unsafe extern "C" fn hold() {
-    if !has_known_lock() {
-        // SAFETY: it is the lock itself.
-        unsafe { HELD.put(SOCKETS.lock()) };
-    }
+    // SAFETY: it is the lock itself.
+    unsafe { HELD.put(lock(&SOCKETS)) };
 }
 
 /// After it, in both processes.
@@ -65,7 +63,7 @@ pub(crate) unsafe extern "C" fn let_go() {
 /// # Errors
 /// `EBADF` if there is none.
 fn find(number: c_int) -> Result<Arc<Socket>> {
-    SOCKETS.lock().get(&number).cloned().ok_or(Errno(libc::EBADF))
+    lock(&SOCKETS).get(&number).cloned().ok_or(Errno(libc::EBADF))
 }
 
 /// Does `work` with the socket, which the program may close meanwhile.
@@ -78,8 +76,8 @@ fn with<R>(number: c_int, work: impl FnOnce(&Arc<Socket>) -> Result<R>) -> Resul
 
 fn enter(socket: Socket) -> c_int {
     let number = socket.number();
-    // One whose number the program has closed as a file's is dropped without the lock.
-    let before = SOCKETS.lock().insert(number, Arc::new(socket));
+    // A socket whose number the program has closed as a file is dropped without the lock.
+    let before = lock(&SOCKETS).insert(number, Arc::new(socket));
     drop(before);
     number
 }
@@ -90,7 +88,7 @@ fn enter(socket: Socket) -> c_int {
 /// It may end anywhere, also where a lock is held: so another thread does it, and is not waited for for long.
 pub(crate) fn end_all() {
     const PATIENCE: Duration = Duration::from_secs(1);
-    if SOCKETS.try_lock().is_some_and(|sockets| sockets.is_empty()) {
+    if SOCKETS.try_lock().is_ok_and(|sockets| sockets.is_empty()) {
         return;
     }
     let (done, waits) = mpsc::channel::<()>();
@@ -100,14 +98,14 @@ pub(crate) fn end_all() {
     };
     let _unseen = SignalsBlocked::new();
     if thread::Builder::new().spawn(end).is_ok() {
-        // Nothing is ever said: it has ended all, or time is up.
+        // No event follows: either all are closed, or time is up.
         let _ = waits.recv_timeout(PATIENCE);
     }
 }
 
 fn end_each() {
     const PAUSE: Duration = Duration::from_micros(200);
-    let mut left: Vec<_> = SOCKETS.lock().values().cloned().collect();
+    let mut left: Vec<_> = lock(&SOCKETS).values().cloned().collect();
     while !left.is_empty() {
         left.retain(|socket| !socket.ends());
         thread::sleep(PAUSE);
@@ -115,5 +113,5 @@ fn end_each() {
 }
 
 fn remove(number: c_int) -> Result<Arc<Socket>> {
-    SOCKETS.lock().remove(&number).ok_or(Errno(libc::EBADF))
+    lock(&SOCKETS).remove(&number).ok_or(Errno(libc::EBADF))
 }

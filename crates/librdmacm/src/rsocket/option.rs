@@ -1,4 +1,4 @@
-//! Options of sockets. Sizes are as they are, whatever a program asks for; what else only tunes is kept and given back.
+//! Options of sockets. Sizes are fixed, whatever a program asks for; other tuning options are stored and returned.
 
 use cm::socket::MAX_MAPPINGS;
 use libc::{c_int, c_void, socklen_t};
@@ -16,7 +16,7 @@ const RDMA_INLINE: c_int = 2;
 const RDMA_IOMAPSIZE: c_int = 3;
 const LAST_RDMA: c_int = 4;
 
-/// `TCP_MAXSEG`: the path's MTU; before there is a path, what rdma-core says then.
+/// `TCP_MAXSEG`: the path's MTU; without a path, the value of rdma-core.
 const MTU: usize = 4096;
 const MTU_WITHOUT_PATH: usize = 2048;
 
@@ -60,7 +60,7 @@ fn set(socket: &Socket, level: c_int, option: c_int, value: &[u8]) -> Result<()>
     Ok(())
 }
 
-/// What may hold so many requests, and so many bytes, for each direction.
+/// Sizes for so many requests, and so many bytes, in each direction.
 #[derive(Clone, Copy)]
 pub(super) struct Sizes {
     pub(super) send_requests: usize,
@@ -69,7 +69,7 @@ pub(super) struct Sizes {
     pub(super) receive_bytes: usize,
 }
 
-/// What is so, and cannot be set.
+/// Read-only options.
 fn given(socket: &Socket, inner: &mut Inner, level: c_int, option: c_int) -> Option<c_int> {
     let sizes = if socket.carries_datagrams() { packets::SIZES } else { stream::SIZES };
     let size = match (level, option) {
@@ -144,7 +144,7 @@ pub(crate) unsafe extern "C" fn rgetsockopt(
     })
 }
 
-/// `F_GETFL` and `F_SETFL`, of which `O_NONBLOCK` alone counts. C passes the flags as a variable argument, in the
+/// `F_GETFL` and `F_SETFL`, with `O_NONBLOCK` as the only flag. C passes the flags as a variable argument, in the
 /// same register.
 pub(crate) unsafe extern "C" fn rfcntl(socket: c_int, command: c_int, flags: c_int) -> c_int {
     number(|| {

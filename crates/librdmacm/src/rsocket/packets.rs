@@ -1,6 +1,6 @@
 //! The datagrams of a socket: a queue pair that the directory of the fabric knows by the socket's address and port.
 //!
-//! Each datagram says where it comes from. As with UDP nobody vouches for that, and an answer goes to who has the address.
+//! Each datagram carries its source address. As with UDP it is not authenticated, and an answer goes to the owner of the address.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -28,10 +28,10 @@ use super::option::Sizes;
 /// Under which the directory knows these sockets: no port space of the connection manager.
 pub(super) const SPACE: u32 = 0xffff;
 
-/// What a message of a queue pair for datagrams may hold, of which the header takes some. The key is "rsdg".
+/// The payload of a datagram queue pair, including the header. The Q_Key is "rsdg".
 const SHAPE: Shape = Shape { depth: 128, size: 4096, key: 0x7273_6467 };
 
-/// What it holds.
+/// The queue sizes.
 pub(super) const SIZES: Sizes = Sizes {
     send_requests: SHAPE.depth,
     receive_requests: SHAPE.depth,
@@ -42,7 +42,7 @@ pub(super) const SIZES: Sizes = Sizes {
 /// The longest datagram.
 const MAX: usize = SHAPE.size - HEADER;
 
-/// Datagrams that wait to be read. What comes besides is lost: sends go on while the program does not read.
+/// The most datagrams that wait to be read. Further ones are dropped: sends proceed while the program does not read.
 const MAX_ARRIVED: usize = 1024;
 
 /// Datagrams that are taken at a time.
@@ -67,7 +67,7 @@ struct Question(*mut rdma_cm_id);
 unsafe impl Send for Question {}
 
 impl Question {
-    /// Asks for who has `to`; the answer is an event of `channel`. Also from where one would send there.
+    /// Resolves the owner of `to`, and the source for it; the answer is an event of `channel`.
     fn ask(channel: *mut rdma_event_channel, to: SocketAddr) -> Result<(Self, IpAddr)> {
         let question = Self(Id::create(channel, ptr::null_mut(), SPACE, kind::UD)?);
         // SAFETY: the identifier was just made.
@@ -77,7 +77,7 @@ impl Question {
         Ok((question, source.ip()))
     }
 
-    /// Who it is, if anybody.
+    /// The owner, if there is one.
     fn answer(&self) -> Option<Peer> {
         // SAFETY: the identifier is live until this is dropped.
         lock(&unsafe { Id::of(self.0) }.core.state).peer
@@ -86,7 +86,7 @@ impl Question {
 
 impl Drop for Question {
     fn drop(&mut self) {
-        // SAFETY: nobody else has the identifier, and its events have been acknowledged or are withdrawn.
+        // SAFETY: no other code has the identifier, and its events have been acknowledged or are withdrawn.
         unsafe { bind::destroy(self.0) };
     }
 }
@@ -95,16 +95,16 @@ impl Drop for Question {
 struct Destination {
     /// From where, if the socket is bound to no address.
     source: IpAddr,
-    /// Who it is, as far as is known.
+    /// The owner, as far as it is known.
     peer: Option<Peer>,
-    /// What finds out who it is now.
+    /// The lookup of the present owner.
     question: Option<Question>,
     since: Instant,
     /// Whole messages that wait for the first answer.
     waiting: Vec<Vec<u8>>,
 }
 
-/// What has become of a datagram.
+/// The outcome of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     /// It is on its way.
@@ -127,7 +127,7 @@ impl Packets {
         Ok(Self { datagrams, has_more: false, arrived: VecDeque::new(), destinations: HashMap::new() })
     }
 
-    /// What the directory is to know.
+    /// The entry for the directory.
     pub(super) fn qpn(&self) -> u32 {
         self.datagrams.qpn()
     }
@@ -137,7 +137,7 @@ impl Packets {
         self.datagrams.fd()
     }
 
-    /// Whether more may have come, which gives no sign: nobody is to sleep before [`Self::advance`].
+    /// True if more may have arrived without a wake-up: no thread may sleep before [`Self::advance`].
     pub(super) fn has_more(&self) -> bool {
         self.has_more
     }
@@ -146,7 +146,7 @@ impl Packets {
         !self.arrived.is_empty()
     }
 
-    /// Whether a datagram can be sent to one who is known.
+    /// True if a datagram can be sent to a known owner.
     pub(super) fn has_room(&self) -> bool {
         self.datagrams.has_room()
     }
@@ -178,7 +178,7 @@ impl Packets {
             let fits = wanted.filter(|_| arrived.len() < MAX_ARRIVED);
             arrived.extend(fits.map(|(from, data)| (from, data.to_vec())));
         });
-        // What there is yet gives no sign.
+        // Available datagrams do not wake the descriptor.
         took |= self.has_more || self.datagrams.room() != room;
         // SAFETY: the channel is the socket's own, and so are its events.
         while let Some(event) = unsafe { event::take(channel) } {
@@ -209,7 +209,7 @@ impl Packets {
                 let waiting = std::mem::take(&mut destination.waiting);
                 waiting.iter().for_each(|message| self.datagrams.send(peer, &[message]));
             }
-            // Nobody is there: what waits is lost, and the next datagram asks again.
+            // There is no owner: waiting datagrams are lost, and the next one asks again.
             None => {
                 let to = *to;
                 self.destinations.remove(&to);
@@ -281,7 +281,7 @@ fn destination(
     let destination = known.get_mut(&to).ok_or(Errno(libc::ENOMEM))?;
     if destination.question.is_none() && destination.since.elapsed() > FRESH {
         destination.since = Instant::now();
-        // Where that cannot be asked now, it is still who it was.
+        // If that cannot be asked now, the known owner is kept.
         destination.question = Question::ask(channel, to).ok().map(|(question, _)| question);
     }
     Ok(destination)

@@ -11,7 +11,7 @@ use super::find;
 use super::socket::{Inner, Nap, Phase, Socket};
 use waiting::{cancellable, keep, poll_or_nap};
 
-/// What is true of a socket now, of what is asked for. One that is the parent's is over.
+/// The requested events that are ready now. A socket of the parent process is over.
 fn state_of(socket: &Socket, asked: i16) -> i16 {
     socket.now().map_or(libc::POLLERR | libc::POLLHUP, |inner| state_in(&inner, asked))
 }
@@ -45,7 +45,7 @@ fn look(entries: &mut [pollfd], sockets: &Sockets) -> Result<usize> {
     Ok(look_at_sockets(entries, sockets) + look_at_others(entries, sockets))
 }
 
-/// What the kernel says of a socket's number is of no account.
+/// The kernel's result for a socket's number does not matter.
 fn look_at_sockets(entries: &mut [pollfd], sockets: &Sockets) -> usize {
     let mut ready = 0;
     for (entry, socket) in entries.iter_mut().zip(sockets) {
@@ -61,15 +61,15 @@ fn look_at_others(entries: &[pollfd], sockets: &Sockets) -> usize {
     entries.iter().zip(sockets).filter(|(entry, socket)| socket.is_none() && entry.revents != 0).count()
 }
 
-/// What to sleep on: for a socket its descriptors, armed; for others themselves. And the sleep on each socket.
+/// The descriptors to sleep on: a socket's own, armed; others themselves. And the sleep on each socket.
 fn fall_asleep(entries: &[pollfd], sockets: &Sockets) -> (Vec<pollfd>, Vec<Nap>) {
     let (mut descriptors, mut naps) = (Vec::new(), Vec::new());
     for (entry, socket) in entries.iter().zip(sockets) {
         match socket {
             Some(socket) => {
-                // What is the parent's is not slept on.
+                // A socket of the parent is not slept on.
                 let Ok(mut inner) = socket.now() else { continue };
-                // Of who waits to be accepted nobody wants to hear then, and no other thread takes him.
+                // Connection requests are not awaited then, and no other thread takes them.
                 if inner.phase != Phase::Listening || entry.events & libc::POLLIN != 0 {
                     descriptors.extend(inner.arm(socket.number()));
                 }
@@ -81,7 +81,7 @@ fn fall_asleep(entries: &[pollfd], sockets: &Sockets) -> (Vec<pollfd>, Vec<Nap>)
     (descriptors, naps)
 }
 
-/// Whether something may have happened to a socket of which its descriptors know nothing.
+/// True if a socket may be ready without a wake-up of its descriptors.
 fn is_restless(sockets: &Sockets) -> bool {
     sockets.iter().flatten().any(|socket| socket.now().is_ok_and(|inner| inner.is_restless()))
 }
@@ -105,7 +105,7 @@ fn poll(entries: &mut [pollfd], limit: Option<Duration>) -> Result<usize> {
 /// Sleeps until something may have happened.
 fn sleep(entries: &mut [pollfd], sockets: &Sockets, deadline: Option<Instant>) -> Result<()> {
     keep(fall_asleep(entries, sockets), |(descriptors, naps)| {
-        // What came before it was armed gives no sign.
+        // Events before the arming do not wake.
         if look_at_sockets(entries, sockets) > 0 || is_restless(sockets) {
             return Ok(());
         }
@@ -128,7 +128,7 @@ pub(crate) unsafe extern "C" fn rpoll(entries: *mut pollfd, count: libc::nfds_t,
     number(|| poll(entries, limit).map(|ready| c_int::try_from(ready).unwrap_or(c_int::MAX)))
 }
 
-/// What `rselect` asks for a set, and what of the answer puts a descriptor into it.
+/// The events that `rselect` requests for a set, and the results that set a bit.
 const SETS: [(i16, i16); 3] = [
     (libc::POLLIN, libc::POLLIN | libc::POLLHUP | libc::POLLERR),
     (libc::POLLOUT, libc::POLLOUT | libc::POLLERR),

@@ -43,7 +43,7 @@ pub(super) enum Wait {
 }
 
 impl Wait {
-    /// What `flags` of a transfer ask for.
+    /// The request that a transfer's `flags` make.
     pub(super) fn of(flags: c_int) -> Self {
         if flags & libc::MSG_DONTWAIT == 0 { Self::AsSet } else { Self::Never }
     }
@@ -70,7 +70,7 @@ impl OwnChannel {
         ChannelObject::create().map(Self)
     }
 
-    /// The program's number for the socket whose channel this is.
+    /// The program's number for the socket with this channel.
     fn number(&self) -> RawFd {
         // SAFETY: the channel is live as long as this.
         unsafe { (*self.0).fd }
@@ -79,7 +79,7 @@ impl OwnChannel {
 
 impl Drop for OwnChannel {
     fn drop(&mut self) {
-        // SAFETY: nobody uses it again.
+        // SAFETY: it is not used again.
         unsafe { ChannelObject::destroy(self.0) };
     }
 }
@@ -95,7 +95,7 @@ unsafe impl Send for Owned {}
 
 impl Owned {
     fn id(&mut self) -> &mut Id {
-        // SAFETY: the identifier is live until this is dropped, and nobody else has it.
+        // SAFETY: the identifier is live until this is dropped, and no other code has it.
         unsafe { Id::of(self.id) }
     }
 }
@@ -103,7 +103,7 @@ impl Owned {
 impl Drop for Owned {
     fn drop(&mut self) {
         qp::destroy(self.id());
-        // SAFETY: nobody uses it again.
+        // SAFETY: it is not used again.
         unsafe { bind::destroy(self.id) };
     }
 }
@@ -117,21 +117,21 @@ struct Listening {
     domain: c_int,
 }
 
-/// What is left of a socket that was closed before it was connected, or while it listened. It goes with this.
+/// The remains of a socket that was closed before it was connected, or while it listened. Dropped with this.
 pub(super) struct Remains {
     _owned: Option<Owned>,
     _listening: Option<Listening>,
 }
 
-/// What the lock guards.
+/// The state that the lock guards.
 pub(super) struct Inner {
     pub(super) phase: Phase,
     /// Dropped before the identifier's channel, after its queue pair: see [`Inner::drop`].
     pub(super) stream: Option<Stream>,
-    /// What a socket for datagrams has instead of a stream. It uses the identifier's channel.
+    /// The datagram part of a socket, instead of a stream. It uses the identifier's channel.
     packets: Option<Packets>,
     owned: Option<Owned>,
-    /// What a listening socket has besides.
+    /// The state of a listening socket.
     listening: Option<Listening>,
     pub(super) nonblocking: bool,
     /// `SO_ERROR`.
@@ -143,7 +143,7 @@ pub(super) struct Inner {
     pub(super) options: HashMap<(c_int, c_int), Vec<u8>>,
     /// Threads that sleep on the descriptors.
     asleep: u32,
-    /// Those of them that were told that another thread has taken something, and have not woken yet.
+    /// Sleepers that were told that another thread has taken an event, and have not woken yet.
     told: u32,
     /// How often sleepers were told.
     tellings: u64,
@@ -151,10 +151,10 @@ pub(super) struct Inner {
     nudge: Option<EventFd>,
 }
 
-/// A thread's sleep on a socket's descriptors, as long as this lives.
+/// A thread's sleep on a socket's descriptors.
 pub(super) struct Nap {
     socket: Arc<Socket>,
-    /// How often sleepers had been told of something when it began.
+    /// The count of tellings when it began.
     tellings: u64,
     /// How long it may be, if there is no descriptor for what tells it.
     pub(super) limit: Option<Duration>,
@@ -168,7 +168,7 @@ impl Nap {
         if inner.nudge.is_none() {
             inner.nudge = EventFd::new(0).ok();
         }
-        // Readable for others who have not woken yet, perhaps for long, as they were cancelled.
+        // Readable for other threads that have not woken yet, perhaps for long, as they were cancelled.
         let nudge = inner.nudge.as_ref().filter(|_| inner.told == 0);
         descriptors.extend(nudge.map(EventFd::fd).map(reads_of));
         let limit = nudge.is_none().then_some(GLANCE);
@@ -187,7 +187,7 @@ pub(super) struct Socket {
     number: RawFd,
     domain: c_int,
     carries_datagrams: bool,
-    /// What [`generation`] was when it was made.
+    /// The value of [`generation`] when it was made.
     generation: u32,
     /// In a forked child as a thread of the parent's left it, perhaps locked for ever: it is not looked at there, nor dropped.
     inner: ManuallyDrop<Mutex<Inner>>,
@@ -253,8 +253,8 @@ impl Socket {
         self.domain
     }
 
-    /// Says that nothing more is sent, as the process ends. True once all has arrived, or never will. What a forked child has
-    /// inherited is not its own to end.
+    /// Ends sending, as the process exits. True once all has arrived, or never will. A forked child does not end
+    /// inherited sockets.
     pub(super) fn ends(&self) -> bool {
         let Ok(mut inner) = self.now() else { return true };
         if inner.packets.is_some() {
@@ -267,10 +267,11 @@ impl Socket {
         inner.end() && inner.is_flushed()
     }
 
-    /// Whether another process has made it, whose child this is. What happens is to be seen by that one alone, and both have
+    /// True if a parent process has made it. Only the parent handles its events, since both have
     /// the same descriptors.
     ///
     /// # Errors
+    /// `ECONNRESET` if so.
     /// `ECONNRESET` if so.
     fn own(&self) -> Result<()> {
         if self.generation == generation() { Ok(()) } else { Err(Errno(libc::ECONNRESET)) }
@@ -327,7 +328,7 @@ impl Socket {
             }
             let descriptors = inner.arm(self.number);
             inner.advance();
-            // What came before it was armed gives no sign.
+            // Events before the arming do not wake.
             if let Some(result) = ready(&mut inner) {
                 return result;
             }
@@ -366,7 +367,7 @@ impl Socket {
         let mut inner = self.now()?;
         inner.id()?;
         if inner.phase != Phase::Listening {
-            // Who is one too many waits there, and need not ask again.
+            // A connection beyond the backlog waits there, and need not ask again.
             inner.id()?.listen(0)?;
             inner.phase = Phase::Listening;
         }
@@ -461,7 +462,7 @@ impl Inner {
         self.addresses()?.0.ok_or(INVALID)
     }
 
-    /// Tells the other side that nothing more comes; `false` if that cannot be said yet.
+    /// Tells the peer that no more data comes; `false` if that has to wait.
     pub(super) fn end(&mut self) -> bool {
         self.phase == Phase::Connected && self.stream.as_mut().is_some_and(Stream::end)
     }
@@ -484,8 +485,8 @@ impl Inner {
         descriptors
     }
 
-    /// A thread has woken that had been told so many times. When all have woken that were told, there is nothing more to
-    /// tell: who has fallen asleep since has seen it.
+    /// A thread has woken that had been told so many times. When all told threads have woken, the signal is
+    /// cleared: threads that fell asleep since have seen the state.
     fn woke(&mut self, tellings: u64) {
         self.asleep -= 1;
         if tellings == self.tellings {
@@ -499,7 +500,7 @@ impl Inner {
         }
     }
 
-    /// What a thread takes from the descriptors, or says, those that sleep on them do not see.
+    /// Events that a thread takes from the descriptors, or frames that it sends, are invisible to the sleepers.
     pub(super) fn tell_sleepers(&mut self, took: bool) {
         if took
             && self.asleep > 0
@@ -511,7 +512,7 @@ impl Inner {
         }
     }
 
-    /// Whether something may have happened of which the descriptors know nothing.
+    /// True if something may have happened without a wake-up of the descriptors.
     pub(super) fn is_restless(&self) -> bool {
         self.packets.as_ref().is_some_and(Packets::has_more)
     }
@@ -528,7 +529,7 @@ impl Inner {
         self.tell_sleepers(took);
     }
 
-    /// What has come and gone in the stream; false if nothing has.
+    /// Advances the stream; false if nothing has changed.
     fn take_completions(&mut self) -> bool {
         let Some(stream) = &mut self.stream else { return false };
         let took = stream.progress();
@@ -538,7 +539,7 @@ impl Inner {
         took
     }
 
-    /// What has happened to the connection, or has come as datagrams, or has been accepted; false if nothing has.
+    /// Advances the connection, datagrams and the accept queue; false if nothing has changed.
     fn take_events(&mut self) -> bool {
         if self.phase == Phase::Listening {
             return self.accept_waiting();
@@ -594,7 +595,7 @@ impl Inner {
         Ok(())
     }
 
-    /// The connection has ended. What the other side has said before, that no more comes perhaps, is here by now.
+    /// The connection has ended. The peer's earlier messages, such as its end of data, have arrived by now.
     fn hang_up(&mut self) {
         if let Some(stream) = &mut self.stream {
             stream.progress();
@@ -606,8 +607,8 @@ impl Inner {
         self.hung_up = true;
     }
 
-    /// Ends what is not connected: who waits for that hears so, and its port is free when what is left of it has gone.
-    /// `None` if it is connected, or was, or has datagrams that are to leave yet.
+    /// Ends a socket that is not connected: waiting calls fail, and its port is free when its remains are gone.
+    /// `None` if it is connected, or was, or has datagrams to send.
     pub(super) fn abandon(&mut self) -> Option<Remains> {
         if matches!(self.phase, Phase::Accepting | Phase::Connected | Phase::Over) {
             return None;
@@ -620,22 +621,22 @@ impl Inner {
         Some(Remains { _owned: self.owned.take(), _listening: self.listening.take() })
     }
 
-    /// Ends the connection, as far as there is one, for a reason that the program hears.
+    /// Ends the connection, if there is one, with an error for the program.
     fn give_up(&mut self, errno: Errno) {
         self.phase = Phase::Over;
         self.error = errno.0;
-        // Of one that has ended by itself, or never was, nothing is left to be said.
+        // A connection that has ended, or never existed, needs no message.
         let _ = self.id().and_then(Id::disconnect);
     }
 
-    /// Whether there is somebody to be accepted.
+    /// True if a connection request waits.
     fn is_asked(&self) -> bool {
         // SAFETY: the channel is our own.
         let is_empty = |owned: &Owned| unsafe { ChannelObject::of(owned.channel.0) }.channel.is_empty();
         self.phase == Phase::Listening && !self.owned.as_ref().is_none_or(is_empty)
     }
 
-    /// Whether a program that accepts would get a connection, or hear why not.
+    /// True if `accept` would return a connection, or an error.
     fn is_acceptable(&self) -> bool {
         self.listening.as_ref().is_some_and(|listening| !listening.accepted.is_empty()) || self.is_asked()
     }
@@ -643,7 +644,7 @@ impl Inner {
     /// Accepts as many as may wait for the program; false if there were none.
     fn accept_waiting(&mut self) -> bool {
         let mut took = false;
-        // What fails now is told to the program when it asks.
+        // A failure now is reported when the program asks.
         while self.listening.as_ref().is_some_and(|listening| listening.accepted.len() < listening.backlog)
             && self.accept_one().is_ok_and(|was_one| was_one)
         {
@@ -669,8 +670,8 @@ impl Inner {
         }
     }
 
-    /// Accepts the next who asks; false if nobody does. Where there can be no more descriptors he is left there; one for whom there is no
-    /// memory is refused.
+    /// Accepts the next request; false if there is none. Without a free descriptor it is left there; without
+    /// memory it is rejected.
     fn accept_one(&mut self) -> Result<bool> {
         if !self.is_asked() {
             return Ok(false);
@@ -688,7 +689,7 @@ impl Inner {
         Ok(true)
     }
 
-    /// The identifier of the next who asks for a connection; `None` if nobody does.
+    /// The identifier of the next connection request; `None` if there is none.
     fn next_request(&mut self) -> Result<Option<*mut rdma_cm_id>> {
         let listening = self.owned.as_ref().map(|owned| owned.channel.0).ok_or(Errno(libc::EBADF))?;
         // SAFETY: the channel is our own.
@@ -701,7 +702,7 @@ impl Inner {
             event::acknowledge(event);
             match agreed {
                 Some(Ok(())) => Ok(Some(id)),
-                // Who is no socket of ours is not for the program.
+                // A peer that is not a socket of ours is hidden from the program.
                 Some(Err(_)) => {
                     Id::of(id).reject(Vec::new());
                     bind::destroy(id);
@@ -753,7 +754,7 @@ impl Drop for Inner {
     }
 }
 
-/// What both sides must agree on, as parameters of a connection. All requests wait for receives as long as it takes.
+/// The agreed parameters, as those of a connection. All requests wait for receives without limit.
 fn agreement() -> rdma_conn_param {
     // SAFETY: null pointers and zeroes are values of the structure.
     let mut param: rdma_conn_param = unsafe { zeroed() };
@@ -773,7 +774,7 @@ fn check_agreement(event: &rdma_cm_event) -> Result<()> {
     if agrees(private) { Ok(()) } else { Err(Errno(libc::EPROTO)) }
 }
 
-/// A socket for a connection that somebody asks for; `None` if they are gone by now, which is not for the program.
+/// A socket for a connection request; `None` if the peer is gone by now, which the program does not see.
 fn accept(mut owned: Owned, domain: c_int) -> Result<Option<Socket>> {
     let channel = owned.channel.0;
     bind::migrate(owned.id(), channel)?;

@@ -1,13 +1,13 @@
 //! The bytes of a connected socket: SENDs of up to a slot's size, each with a word of control beside it.
 //!
-//! A SEND of data takes a credit, which comes back when the program has read what it brought; the last few receives are
-//! for words without data, which take none. What the peer says is judged by [`Dialogue`]. The protection domain is the
-//! connection's own, so that no other peer's keys are good here.
+//! A SEND of data takes a credit, which comes back when the program has read the data; the last few receives are
+//! for words without data, which take none. [`Dialogue`] checks the peer's messages. The protection domain is the
+//! connection's own, so that no other peer's keys are valid here.
 
 use std::os::fd::RawFd;
 use std::ptr;
 
-use cm::socket::{Dialogue, Kind, MAPPING, Mapping, SLOT, SLOTS, Slot, Violation, WINDOW};
+use cm::socket::{Dialogue, Kind, MAPPING, MAX_CREDITS, Mapping, SLOT, SLOTS, Slot, Violation};
 use verbs_abi as abi;
 use verbs_abi::constants::access::{IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE};
 use verbs_abi::constants::wc_flags::IBV_WC_WITH_IMM;
@@ -25,12 +25,12 @@ use super::option::Sizes;
 /// Work requests without a slot that may be under way besides.
 const WORDS: usize = 64;
 
-/// What it holds. Data that nobody reads fills the slots that it may use.
+/// The sizes of its queues and slots. Unread data fills the slots that it may use.
 pub(super) const SIZES: Sizes = Sizes {
     send_requests: 2 * SLOTS + WORDS,
     receive_requests: SLOTS,
-    send_bytes: WINDOW * SLOT,
-    receive_bytes: WINDOW * SLOT,
+    send_bytes: MAX_CREDITS * SLOT,
+    receive_bytes: MAX_CREDITS * SLOT,
 };
 
 /// `IBV_WC_RECV`: what a SEND completes. A WRITE with an immediate completes a receive as well, and puts nothing into it.
@@ -52,15 +52,15 @@ pub(crate) struct Stream {
     free: Vec<usize>,
     /// Work requests without a slot under way.
     words: usize,
-    /// What the peer has said.
+    /// The state of the dialogue with the peer.
     dialogue: Dialogue,
-    /// The peer knows that no more comes.
+    /// The peer knows that no more data comes.
     end_said: bool,
     /// Nothing gets through any more.
     pub(crate) broken: bool,
-    /// What the peer may write to, the newest last.
+    /// The mappings that the peer may write to, the newest last.
     regions: Vec<Region>,
-    /// Where it may not any more, and has not been told so.
+    /// Revoked mappings of which the peer has not been told yet.
     unmapped: Vec<u64>,
 }
 
@@ -147,7 +147,7 @@ impl Stream {
         self.dialogue.has_data()
     }
 
-    /// Whether the peer sends no more.
+    /// True if the peer sends no more data.
     pub(crate) fn has_ended(&self) -> bool {
         self.dialogue.has_ended()
     }
@@ -184,7 +184,7 @@ impl Stream {
         }
     }
 
-    /// Sends as much as there is room for. What a broken stream does not take is not counted.
+    /// Sends as much as there is room for. Data that a broken stream refuses is not counted.
     pub(crate) fn write(&mut self, from: &[u8]) -> usize {
         let mut done = 0;
         while done < from.len() && self.has_room() && !self.broken {
@@ -205,7 +205,7 @@ impl Stream {
         Some(slot)
     }
 
-    /// Says once that no more comes; `false` if that has to wait.
+    /// Sends once that no more data comes; `false` if that has to wait.
     pub(crate) fn end(&mut self) -> bool {
         if !self.end_said && self.words < WORDS {
             self.end_said = true;
@@ -367,15 +367,15 @@ impl Stream {
         self.say(Kind::Mapping, slot, MAPPING).then_some(()).ok_or(Errno(libc::ECONNRESET))
     }
 
-    /// The peer may not write there any more, and is told so when there is room for that.
+    /// Revokes a mapping; the peer is told when there is room for that.
     ///
     /// # Errors
-    /// `EINVAL` if nothing is mapped there.
+    /// `EINVAL` if there is no mapping.
     pub(crate) fn unmap(&mut self, at: usize, length: usize) -> Result<()> {
         let found = self.regions.iter().position(|region| (region.at, region.length) == (at, length));
         let found = found.ok_or(Errno(libc::EINVAL))?;
         let Region { mr, offset, .. } = self.regions.remove(found);
-        // What was mapped there since stays.
+        // Later mappings there stay.
         if self.regions[found..].iter().all(|region| region.offset != offset) {
             self.unmapped.push(offset);
             self.tell_unmapped();
@@ -425,7 +425,7 @@ impl Stream {
 impl Drop for Stream {
     /// The queue pair has been destroyed with its identifier.
     fn drop(&mut self) {
-        // SAFETY: nobody uses the objects any more; the memory is freed after its region.
+        // SAFETY: no thread uses the objects any more; the memory is freed after its region.
         unsafe {
             if !self.cq.is_null() {
                 (self.verbs.ibv_destroy_cq)(self.cq);

@@ -1,4 +1,4 @@
-//! Bytes in and out.
+//! Sending and receiving.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ fn send_datagram(socket: &Arc<Socket>, data: &[u8], flags: c_int, to: Option<Soc
     Ok(data.len())
 }
 
-/// What is a stream's alone.
+/// Only streams have this.
 fn of_streams(socket: &Socket) -> Result<()> {
     if socket.carries_datagrams() { Err(Errno(libc::EOPNOTSUPP)) } else { Ok(()) }
 }
@@ -145,10 +145,10 @@ pub(super) unsafe fn readable<'a>(at: *const c_void, length: usize) -> &'a [u8] 
     if length == 0 { &[] } else { unsafe { std::slice::from_raw_parts(at.cast(), length) } }
 }
 
-/// Does `step` with each part until one is not done in full.
+/// Calls `step` with each part until one is not done in full.
 ///
 /// # Safety
-/// `parts` are as many as `number` says.
+/// There are `number` parts.
 unsafe fn each(
     parts: *const iovec,
     number: usize,
@@ -205,7 +205,7 @@ pub(crate) unsafe extern "C" fn rrecvfrom(
     })
 }
 
-/// Parts after the first that has room are filled with what is there without waiting.
+/// Parts after the first non-empty one are filled with available data without waiting.
 ///
 /// # Safety
 /// There are `number` parts, each as long as it says.

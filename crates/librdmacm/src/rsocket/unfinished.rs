@@ -1,7 +1,7 @@
-//! What goes on between a program's calls: a connect of a socket that does not wait, connections to one that listens, and
-//! datagrams whose destination is looked up. The manager's thread sees to it, as it is the one that gets the answers.
+//! Operations that proceed between a program's calls: non-blocking connects, connections to a listening socket, and
+//! datagrams whose destination is being resolved. The manager's thread drives them, as it gets the answers.
 //!
-//! Its lock is taken before a socket's. A socket in this list is held by nobody for long: what waits for the directory
+//! Its lock is taken before a socket's. No thread holds a socket in this list for long: a wait for the directory
 //! under a socket's lock, to bind it, comes before all that makes it unfinished.
 
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use super::socket::Socket;
 /// The numbers of unfinished sockets.
 static UNFINISHED: PerProcess<Mutex<BTreeSet<c_int>>> = PerProcess::new();
 
-/// What is unfinished of `socket` goes on by itself from now on.
+/// Lets the unfinished operations of `socket` proceed from now on.
 pub(super) fn enter(socket: &Socket) {
     lock(UNFINISHED.get()).insert(socket.number());
     // Of what came before that the thread knows nothing.

@@ -1,4 +1,4 @@
-//! A source's images on their way: memory while the instance runs, what has changed of it when it stands still, and the rest.
+//! Sends images from the source: memory while the instance runs, then changed memory and the other images when it is stopped.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use blake3::Hasher;
-use broker::Carried;
-use engines::{Image, MemorySink, Owner, PAGE};
+use engines::{MemorySink, Owner, PAGE};
+use instance::{Carried, ImageFile, Region};
 use rpc::wire::{ImageMessage, Manifest, Received};
 use rpc::{Stream, frame};
 use tokio::fs::File;
@@ -28,7 +28,7 @@ use crate::cancel::Cancel;
 /// Parts that wait to be sent.
 const QUEUE: usize = 8;
 
-/// See the module.
+/// Sends the images of one move.
 pub struct Courier {
     /// To the task that sends.
     parts: mpsc::Sender<Part>,
@@ -47,15 +47,15 @@ struct Told {
     known: Known,
     changed: Changed,
     /// What consists of which runs of pages, as of the present account.
-    layout: BTreeMap<Owner, Vec<(u64, u64)>>,
+    layout: BTreeMap<Region, Vec<(u64, u64)>>,
     /// Which of these are fetched later.
-    left: BTreeMap<Owner, Vec<(u64, u64)>>,
+    left: BTreeMap<Region, Vec<(u64, u64)>>,
 }
 
 /// Pages that are not sent yet.
 #[derive(Default)]
 struct Changed {
-    owner: Option<Owner>,
+    region: Option<Region>,
     /// The address of each run, and how many pages it has.
     runs: Vec<(u64, u32)>,
     pages: Vec<u8>,
@@ -106,25 +106,25 @@ impl Courier {
         self.meter.read().given
     }
 
-    /// What was counted.
+    /// The courier's counters.
     pub fn meter(&self) -> &Meter {
         &self.meter
     }
 
-    /// What the dump finds changed is left behind where that can be.
+    /// From now on leaves changed pages at the source where a post-copy can fetch them later.
     pub fn leave_changes(&self) {
         self.leaves_changes.store(true, Ordering::Relaxed);
     }
 
-    /// From now on no limit holds: the instance stands still. Who sends nothing more says so to who gives him something.
+    /// Lifts the rate limit, since the instance is stopped.
     pub async fn hurry(&self) {
         let _closed = self.parts.send(Part::Hurry).await;
     }
 
-    /// Waits until all is sent that was told.
+    /// Waits until all pages that it was given are sent.
     ///
     /// # Errors
-    /// If nothing more is sent.
+    /// If the courier cannot send any more.
     pub async fn flush(&self) -> io::Result<()> {
         let (flushed, is_flushed) = oneshot::channel();
         self.meter.begin_to_wait();
@@ -134,7 +134,7 @@ impl Courier {
         Ok(())
     }
 
-    /// What takes the instance's memory, in threads that may wait, until `cancel`.
+    /// A sink for the instance's memory, for use in threads that may block, until `cancel`.
     pub fn sink(self: &Arc<Self>, cancel: &Arc<Cancel>) -> Sink {
         Sink { courier: self.clone(), cancel: cancel.clone(), runtime: Handle::current() }
     }
@@ -143,12 +143,12 @@ impl Courier {
     /// of these are sent.
     ///
     /// # Errors
-    /// If they are not sent, or the answer does not come in time.
+    /// If sending fails, or the answer does not arrive in time.
     pub async fn finish(
         self,
         directory: &Path,
         carried: Carried,
-        images: Vec<Image>,
+        images: Vec<ImageFile>,
         progress: impl Fn(u64),
     ) -> io::Result<Received> {
         let Self { parts, mut sending, answer, told, .. } = self;
@@ -157,8 +157,8 @@ impl Courier {
         let Told { layout, left, .. } = told.into_inner().unwrap_or_else(PoisonError::into_inner);
         let rest = async {
             let mut sent = sending.end().await?;
-            sent.runs(layout, |owner, runs| ImageMessage::Layout { owner, runs }).await?;
-            sent.runs(left, |owner, runs| ImageMessage::Left { owner, runs }).await?;
+            sent.runs(layout, |region, runs| ImageMessage::Layout { region, runs }).await?;
+            sent.runs(left, |region, runs| ImageMessage::Left { region, runs }).await?;
             sent.rest(directory, carried, images, progress).await?;
             Ok(sent.digest)
         };
@@ -169,17 +169,17 @@ impl Courier {
         };
         let digest = digest?;
         match in_time(answer.end()).await? {
-            Received::Whole { digest: theirs } if theirs != *digest.finalize().as_bytes() => {
-                Err(io::Error::new(io::ErrorKind::InvalidData, "what arrived is not what was sent"))
-            }
+            Received::Whole { digest: theirs } if theirs != *digest.finalize().as_bytes() => Err(
+                io::Error::new(io::ErrorKind::InvalidData, "the received images differ from the sent ones"),
+            ),
             answer => Ok(answer),
         }
     }
 
-    /// The destination's word on why it takes nothing more, which it says before it hangs up.
+    /// The destination's reason for refusing images, which it sends before it closes the connection.
     ///
     /// # Errors
-    /// If it says nothing.
+    /// If it sends none.
     pub async fn why(&self) -> io::Result<Received> {
         let mut answer = self.answer.lock().await.take().ok_or_else(closed)?;
         in_time(answer.end()).await
@@ -190,7 +190,7 @@ impl Courier {
     }
 }
 
-/// Takes an instance's memory for a [`Courier`].
+/// Accepts an instance's memory for a [`Courier`].
 pub struct Sink {
     courier: Arc<Courier>,
     cancel: Arc<Cancel>,
@@ -228,7 +228,7 @@ impl MemorySink for Sink {
     }
 
     fn open(&self, owner: Owner) -> io::Result<()> {
-        self.courier.told().layout.entry(owner).or_default();
+        self.courier.told().layout.entry(owner.region()?).or_default();
         Ok(())
     }
 
@@ -241,15 +241,16 @@ impl MemorySink for Sink {
     }
 
     fn take(&self, owner: Owner, address: u64, pages: &[u8]) -> io::Result<()> {
+        let region = owner.region()?;
         self.courier.meter.see(pages.len() as u64);
         let mut told = self.courier.told();
         let Told { known, changed, layout, .. } = &mut *told;
-        add(layout.entry(owner).or_default(), address, pages.len() / PAGE);
-        known.update(owner, address, pages, |address, page| {
-            if changed.owner != Some(owner) || changed.pages.len() + PAGE > PART {
+        add(layout.entry(region).or_default(), address, pages.len() / PAGE);
+        known.update(region, address, pages, |address, page| {
+            if changed.region != Some(region) || changed.pages.len() + PAGE > PART {
                 self.give_changed(changed)?;
             }
-            changed.add(owner, address, page);
+            changed.add(region, address, page);
             Ok(())
         })
     }
@@ -262,11 +263,12 @@ impl MemorySink for Sink {
         if !self.leaves_pages() {
             return self.take(owner, address, pages);
         }
+        let region = owner.region()?;
         self.courier.meter.see(pages.len() as u64);
         let mut told = self.courier.told();
         let Told { known, layout, left, .. } = &mut *told;
-        add(layout.entry(owner).or_default(), address, pages.len() / PAGE);
-        known.compare(owner, address, pages, |address| add(left.entry(owner).or_default(), address, 1));
+        add(layout.entry(region).or_default(), address, pages.len() / PAGE);
+        known.compare(region, address, pages, |address| add(left.entry(region).or_default(), address, 1));
         Ok(())
     }
 
@@ -284,8 +286,8 @@ fn add(runs: &mut Vec<(u64, u64)>, address: u64, pages: usize) {
 }
 
 impl Changed {
-    fn add(&mut self, owner: Owner, address: u64, page: &[u8]) {
-        self.owner = Some(owner);
+    fn add(&mut self, region: Region, address: u64, page: &[u8]) {
+        self.region = Some(region);
         match self.runs.last_mut() {
             Some((start, count)) if *start + u64::from(*count) * PAGE as u64 == address => *count += 1,
             _ => self.runs.push((address, 1)),
@@ -323,24 +325,24 @@ async fn send(
 }
 
 impl Sent {
-    async fn pages(&mut self, Changed { owner, runs, pages }: Changed) -> io::Result<()> {
-        let Some(owner) = owner else { return Ok(()) };
-        frame::write(&mut self.stream, &frame::encode(&ImageMessage::Pages { owner, runs })?).await?;
+    async fn pages(&mut self, Changed { region, runs, pages }: Changed) -> io::Result<()> {
+        let Some(region) = region else { return Ok(()) };
+        frame::write(&mut self.stream, &frame::encode(&ImageMessage::Pages { region, runs })?).await?;
         self.digest.update(&pages);
         frame::write(&mut self.stream, &pages).await
     }
 
     async fn runs(
         &mut self,
-        all: BTreeMap<Owner, Vec<(u64, u64)>>,
-        message: impl Fn(Owner, Vec<(u64, u64)>) -> ImageMessage,
+        all: BTreeMap<Region, Vec<(u64, u64)>>,
+        message: impl Fn(Region, Vec<(u64, u64)>) -> ImageMessage,
     ) -> io::Result<()> {
-        for (owner, runs) in all {
+        for (region, runs) in all {
             // Also of one without pages.
             let mut pieces = runs.chunks(LAYOUT);
             let mut piece = pieces.next().unwrap_or_default();
             loop {
-                let message = frame::encode(&message(owner, piece.to_vec()))?;
+                let message = frame::encode(&message(region, piece.to_vec()))?;
                 in_time(frame::write(&mut self.stream, &message)).await?;
                 let Some(next) = pieces.next() else { break };
                 piece = next;
@@ -353,7 +355,7 @@ impl Sent {
         &mut self,
         directory: &Path,
         carried: Carried,
-        images: Vec<Image>,
+        images: Vec<ImageFile>,
         progress: impl Fn(u64),
     ) -> io::Result<()> {
         let manifest = ImageMessage::Rest(Manifest { carried, images: images.clone() });
@@ -380,7 +382,7 @@ impl Sent {
 }
 
 fn closed() -> io::Error {
-    io::Error::new(io::ErrorKind::BrokenPipe, "the connection to it is closed")
+    io::Error::new(io::ErrorKind::BrokenPipe, "the connection to the destination is closed")
 }
 
 /// A task that ends with its owner: with both of a courier's goes its connection.

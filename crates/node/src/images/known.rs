@@ -1,9 +1,10 @@
-//! What the destination has of an instance's memory, as its source remembers it.
+//! The source's record of the memory that the destination already has: a digest for each page.
 
 use std::collections::HashMap;
 use std::io;
 
-use engines::{Owner, PAGE};
+use engines::PAGE;
+use instance::Region;
 use xxhash_rust::xxh3::xxh3_128_with_secret;
 
 /// Pages of which the digests lie together.
@@ -12,11 +13,11 @@ const CHUNK: usize = 256;
 /// The length of a secret for XXH3, in bytes.
 const SECRET: usize = 192;
 
-/// Digests of pages by their place. They are made with a secret of this move, so that nobody can prepare two pages that have the
-/// same.
+/// Digests of pages by their place. They are keyed with a secret of this move, so that a program cannot prepare two pages with the same
+/// digest.
 pub struct Known {
     secret: [u8; SECRET],
-    chunks: HashMap<(Owner, u64), Box<[u128; CHUNK]>>,
+    chunks: HashMap<(Region, u64), Box<[u128; CHUNK]>>,
 }
 
 impl Known {
@@ -30,10 +31,10 @@ impl Known {
         Ok(Self { secret, chunks: HashMap::new() })
     }
 
-    /// Shows `changed` the address of each of `pages`, which lie at `address`, that is not what is known there.
-    pub fn compare(&self, owner: Owner, address: u64, pages: &[u8], mut changed: impl FnMut(u64)) {
+    /// Calls `changed` with the address of each page in `pages`, which begin at `address`, that differs from the recorded one.
+    pub fn compare(&self, region: Region, address: u64, pages: &[u8], mut changed: impl FnMut(u64)) {
         for (number, page) in (address / PAGE as u64..).zip(pages.chunks(PAGE)) {
-            let chunk = self.chunks.get(&(owner, number / CHUNK as u64));
+            let chunk = self.chunks.get(&(region, number / CHUNK as u64));
             let digest = chunk.map_or(0, |chunk| chunk[(number % CHUNK as u64) as usize]);
             if digest == 0 || digest != xxh3_128_with_secret(page, &self.secret) {
                 changed(number * PAGE as u64);
@@ -41,11 +42,11 @@ impl Known {
         }
     }
 
-    /// Shows `changed` each of `pages`, which lie at `address`, that is not what was known there, with its address. From now on it is
-    /// known.
+    /// Calls `changed` with each page in `pages`, which begin at `address`, that differs from the recorded one, and with its address, and
+    /// records it.
     pub fn update(
         &mut self,
-        owner: Owner,
+        region: Region,
         address: u64,
         pages: &[u8],
         mut changed: impl FnMut(u64, &[u8]) -> io::Result<()>,
@@ -55,7 +56,7 @@ impl Known {
         while !left.is_empty() {
             let at = (number % CHUNK as u64) as usize;
             let (now, rest) = left.split_at(left.len().min((CHUNK - at) * PAGE));
-            let key = (owner, number / CHUNK as u64);
+            let key = (region, number / CHUNK as u64);
             let chunk = self.chunks.entry(key).or_insert_with(|| Box::new([0; CHUNK]));
             for (page, digest) in now.chunks(PAGE).zip(&mut chunk[at..]) {
                 let present = xxh3_128_with_secret(page, &self.secret);
@@ -76,16 +77,16 @@ impl Known {
 mod tests {
     use super::*;
 
-    const PROCESS: Owner = Owner::Process(1);
+    const PROCESS: Region = Region(1);
 
-    fn changes(known: &mut Known, owner: Owner, first: u64, bytes: &[u8]) -> Vec<(u64, u8)> {
+    fn changes(known: &mut Known, region: Region, first: u64, bytes: &[u8]) -> Vec<(u64, u8)> {
         let pages: Vec<u8> = bytes.iter().flat_map(|byte| [*byte; PAGE]).collect();
         let mut changes = Vec::new();
         let note = |address, page: &[u8]| {
             changes.push((address / PAGE as u64, page[0]));
             Ok(())
         };
-        known.update(owner, first * PAGE as u64, &pages, note).unwrap();
+        known.update(region, first * PAGE as u64, &pages, note).unwrap();
         changes
     }
 
@@ -96,7 +97,7 @@ mod tests {
         assert_eq!(changes(&mut known, PROCESS, 254, &[1, 2, 3]), [(254, 1), (255, 2), (256, 3)]);
         assert_eq!(changes(&mut known, PROCESS, 253, &[0, 1, 9, 3, 4]), [(253, 0), (255, 9), (257, 4)]);
         assert_eq!(changes(&mut known, PROCESS, 253, &[0, 1, 9, 3, 4]), []);
-        assert_eq!(changes(&mut known, Owner::Process(2), 254, &[1]), [(254, 1)], "another's");
+        assert_eq!(changes(&mut known, Region(2), 254, &[1]), [(254, 1)], "another's");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What a courier counts, for who tells how far it is.
+//! The counters of a courier, from which progress is reported.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// See the module. All of it only rises, but for what a look is to show.
+/// Counters that only rise, except the bytes expected of a round.
 #[derive(Default)]
 pub struct Meter {
     expected: AtomicU64,
@@ -24,51 +24,51 @@ struct Waited {
     since: Option<Instant>,
 }
 
-/// What a meter shows.
+/// The values of a meter at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reading {
-    /// The bytes of memory that the last look has to show.
+    /// The bytes of memory expected in the current round.
     pub expected: u64,
-    /// The bytes of memory that all looks have shown.
+    /// The bytes of memory read in all rounds.
     pub seen: u64,
-    /// Those of them that were to be sent.
+    /// The bytes of these that must be sent.
     pub given: u64,
-    /// Those of these that are.
+    /// The bytes of these that are sent.
     pub sent: u64,
-    /// How long that took, with the pauses for a limit.
+    /// The time spent sending, including pauses of the rate limit.
     pub sending: Duration,
-    /// How long looks have waited for that.
+    /// The time that rounds have waited for sending.
     pub waited: Duration,
 }
 
 impl Meter {
-    /// A look will show so many bytes.
+    /// Sets the bytes expected in a round.
     pub fn expect(&self, bytes: u64) {
         self.expected.store(bytes, Ordering::Relaxed);
     }
 
-    /// So many more bytes were shown.
+    /// Adds bytes that were read.
     pub fn see(&self, bytes: u64) {
         self.seen.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// So many more bytes are to be sent.
+    /// Adds bytes that must be sent.
     pub fn give(&self, bytes: u64) {
         self.given.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// So many more bytes are sent, which took so long.
+    /// Adds bytes that were sent in the time `took`.
     pub fn send(&self, bytes: u64, took: Duration) {
         self.sent.fetch_add(bytes, Ordering::Relaxed);
         self.sending_us.fetch_add(micros(took), Ordering::Relaxed);
     }
 
-    /// A look waits for something to be sent.
+    /// Begins a round's wait for sending.
     pub fn begin_to_wait(&self) {
         self.waited().since = Some(Instant::now());
     }
 
-    /// It goes on.
+    /// Ends that wait.
     pub fn end_to_wait(&self) {
         let mut waited = self.waited();
         waited.before = waited.until_now();
@@ -79,7 +79,7 @@ impl Meter {
         self.waited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What it shows now.
+    /// The current values.
     pub fn read(&self) -> Reading {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Reading {

@@ -1,10 +1,10 @@
-//! How fast memory leaves this host.
+//! Limits the rate at which memory is sent.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// See the module.
+/// A rate limit.
 pub struct Pacing {
     /// So many bytes a second at the most.
     limit: Option<u64>,
@@ -12,23 +12,23 @@ pub struct Pacing {
 }
 
 impl Pacing {
-    /// At most so many bytes a second.
+    /// Limits to `limit` bytes a second, if given.
     pub fn new(limit: Option<u64>) -> Self {
         Self { limit, next: Instant::now() }
     }
 
-    /// Waits until something may be sent.
+    /// Waits until sending is allowed.
     pub async fn ready(&self) {
         sleep_until(self.next).await;
     }
 
-    /// So many bytes have just been sent.
+    /// Counts bytes that have just been sent.
     pub fn sent(&mut self, bytes: u64) {
         let pause = |limit: u64| Duration::from_secs_f64(bytes as f64 / limit.max(1) as f64);
         self.next = Instant::now() + self.limit.map_or(Duration::ZERO, pause);
     }
 
-    /// From now on there is no limit.
+    /// Removes the limit.
     pub fn lift(&mut self) {
         *self = Self::new(None);
     }

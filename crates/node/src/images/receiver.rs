@@ -1,11 +1,11 @@
-//! Images as they come to the destination.
+//! Receives images at the destination.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use blake3::Hasher;
-use broker::Carried;
-use engines::{Archives, Image, MemoryImages, Owner, PAGE};
+use engines::{Archives, MemoryImages, Owner, PAGE};
+use instance::{Carried, ImageFile};
 use rpc::frame;
 use rpc::wire::{ImageMessage, Manifest, Received};
 use tokio::fs::{File, OpenOptions};
@@ -14,7 +14,7 @@ use tokio::task::spawn_blocking;
 
 use super::{MAX_IMAGES, PART, is_plain, part_of};
 
-/// Takes images from `stream` into `directory`, and returns what came beside them.
+/// Receives images from `stream` into `directory`, and returns the broker's state that came beside them.
 pub async fn receive(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     directory: &Path,
@@ -28,15 +28,17 @@ pub async fn receive(
     let Manifest { carried, images } = loop {
         match frame::receive(stream).await? {
             ImageMessage::Begin => receiver.places.memory.begin(),
-            ImageMessage::Pages { owner, runs } => receiver.take_pages(stream, owner, runs).await?,
-            ImageMessage::Layout { owner, runs } => receiver.take_layout(owner, &runs)?,
-            ImageMessage::Left { owner, runs } => receiver.take_left(owner, &runs)?,
+            ImageMessage::Pages { region, runs } => {
+                receiver.take_pages(stream, Owner::of(region)?, runs).await?
+            }
+            ImageMessage::Layout { region, runs } => receiver.take_layout(Owner::of(region)?, &runs)?,
+            ImageMessage::Left { region, runs } => receiver.take_left(Owner::of(region)?, &runs)?,
             ImageMessage::Rest(manifest) => break manifest,
         }
     };
     // Those of memory are made here.
     let is_of_memory = |name: &str| name.starts_with("pages-") || name.starts_with("pagemap-");
-    let is_right = |image: &Image| is_plain(&image.name) && !is_of_memory(&image.name);
+    let is_right = |image: &ImageFile| is_plain(&image.name) && !is_of_memory(&image.name);
     if images.len() > MAX_IMAGES || !images.iter().all(is_right) {
         return Err(unacceptable());
     }
@@ -99,7 +101,11 @@ impl Receiver {
         runs.iter().try_for_each(|(address, pages)| memory.leave(owner, *address, *pages))
     }
 
-    async fn take_image(&mut self, stream: &mut (impl AsyncRead + Unpin), image: &Image) -> io::Result<()> {
+    async fn take_image(
+        &mut self,
+        stream: &mut (impl AsyncRead + Unpin),
+        image: &ImageFile,
+    ) -> io::Result<()> {
         let mut file = self.begin(&image.name).await?;
         let mut left = image.size;
         while left > 0 {
@@ -155,11 +161,11 @@ fn write(
 }
 
 fn unacceptable() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "what the source says of its images is not acceptable")
+    io::Error::new(io::ErrorKind::InvalidData, "the source's description of its images is invalid")
 }
 
 fn ends_early() -> io::Error {
-    io::Error::new(io::ErrorKind::UnexpectedEof, "they end too early")
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the images end too early")
 }
 
 #[cfg(test)]

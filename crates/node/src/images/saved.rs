@@ -1,7 +1,7 @@
 //! Images in a directory of a checkpoint.
 //!
-//! The directory holds the engine's images as they are, and [`CONTENTS`], which is written last: without it, or with
-//! anything else in it than what is there, the directory is of no use.
+//! The directory holds the engine's images unchanged, and [`CONTENTS`], which is written last. A directory without that file, or whose
+//! files do not match it, is not usable.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Read, Write};
@@ -9,9 +9,8 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use blake3::Hasher;
-use broker::Carried;
-use engines::Image;
 use fabric::Vid;
+use instance::{Carried, ImageFile};
 use serde::{Deserialize, Serialize};
 
 use super::{MAX_IMAGES, PART, is_plain};
@@ -33,25 +32,25 @@ struct Contents {
     version: u16,
     vid: Vid,
     carried: Carried,
-    images: Vec<(Image, [u8; 32])>,
+    images: Vec<(ImageFile, [u8; 32])>,
 }
 
-/// What is to be saved of an instance.
+/// The parts of an instance that a checkpoint saves.
 pub struct Dumped {
-    /// Which instance.
+    /// The instance.
     pub vid: Vid,
-    /// What its broker knows.
+    /// The state of its broker.
     pub carried: Carried,
-    /// Where its images are.
+    /// The directory of its images.
     pub directory: PathBuf,
-    /// These.
-    pub images: Vec<Image>,
+    /// Its images.
+    pub images: Vec<ImageFile>,
 }
 
-/// Told how many bytes are copied, and of how many; says whether to go on.
+/// Called with the copied bytes and the total; returns whether to continue.
 pub type GoesOn<'a> = &'a dyn Fn(u64, u64) -> bool;
 
-/// Copies images to the directory `to`, which must not be there, and makes them durable. What is not complete is removed.
+/// Copies images to the directory `to`, which must not exist, and makes them durable. An incomplete copy is removed.
 pub fn save(dumped: Dumped, to: &Path, goes_on: GoesOn<'_>) -> io::Result<()> {
     if dumped.images.len() > MAX_IMAGES {
         return Err(io::Error::other(format!("it has more than {MAX_IMAGES} images")));
@@ -67,7 +66,7 @@ pub fn save(dumped: Dumped, to: &Path, goes_on: GoesOn<'_>) -> io::Result<()> {
     saved
 }
 
-/// Removes what [`save`] has made of `vid`, complete or not, if anything. Any other directory is not touched.
+/// Removes the directory that [`save`] has made for `vid`, complete or not, if it exists. It leaves any other directory alone.
 pub fn discard(saved: &Path, vid: Vid) -> io::Result<()> {
     let is_begun =
         || fs::read(saved.join(BEGUN)).is_ok_and(|whose| whose == vid.lid().to_string().as_bytes());
@@ -92,19 +91,19 @@ fn fill(dumped: Dumped, to: &Path, goes_on: GoesOn<'_>) -> io::Result<()> {
     let contents = Contents { version: VERSION, vid, carried, images: digests };
     let contents = postcard::to_stdvec(&contents).map_err(io::Error::other)?;
     if contents.len() as u64 > MAX_CONTENTS {
-        return Err(io::Error::other("its output and its images' names take too much room"));
+        return Err(io::Error::other("its output and the names of its images are too long"));
     }
     let digest = *blake3::hash(&contents).as_bytes();
     private::sync_folder_of(to)?;
     private::replace_durably(&to.join(CONTENTS), &[&digest, &contents[..]].concat())
 }
 
-/// Checks that the directory `saved` is complete and of `vid`.
+/// Checks that the directory `saved` is complete and belongs to `vid`.
 pub fn check(saved: &Path, vid: Vid) -> io::Result<()> {
     read_contents(saved, vid).map(drop)
 }
 
-/// Copies the images of `vid` from the directory `saved` to `to`, and returns what was saved beside them.
+/// Copies the images of `vid` from the directory `saved` to `to`, and returns the broker's state saved beside them.
 pub fn load(saved: &Path, vid: Vid, to: &Path, goes_on: GoesOn<'_>) -> io::Result<Carried> {
     let contents = read_contents(saved, vid)?;
     let total = contents.images.iter().map(|(image, _)| image.size).fold(0, u64::saturating_add);
@@ -128,8 +127,9 @@ fn read_contents(saved: &Path, vid: Vid) -> io::Result<Contents> {
     // The version is what every layout begins with.
     let (version, _) = postcard::take_from_bytes::<u16>(bytes).map_err(|_| damaged(CONTENTS))?;
     if version != VERSION {
-        let what =
-            format!("it was written by another release (layout {version}, and this one knows {VERSION})");
+        let what = format!(
+            "it was written by another release (its layout is {version}, and this release reads {VERSION})"
+        );
         return Err(io::Error::new(io::ErrorKind::InvalidData, what));
     }
     let contents: Contents = postcard::from_bytes(bytes).map_err(|_| damaged(CONTENTS))?;
@@ -137,7 +137,7 @@ fn read_contents(saved: &Path, vid: Vid) -> io::Result<Contents> {
         return Err(damaged(CONTENTS));
     }
     if contents.vid != vid {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is another instance's"));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "it belongs to another instance"));
     }
     Ok(contents)
 }
@@ -203,7 +203,7 @@ mod tests {
             [("core-1.img", vec![1; 10]), ("pages-1.img", vec![2; PART + 1]), ("empty.img", Vec::new())];
         let images = files.map(|(name, bytes)| {
             fs::write(from.join(name), &bytes).unwrap();
-            Image { name: name.into(), size: bytes.len() as u64 }
+            ImageFile { name: name.into(), size: bytes.len() as u64 }
         });
         let carried = Carried { exit: Some(3), ..Carried::default() };
         Dumped { vid: vid(), carried, directory: from, images: images.into() }
@@ -236,7 +236,7 @@ mod tests {
         let saved = saved(directory.path());
         let to = directory.path().join("again");
         fs::create_dir(&to).unwrap();
-        assert!(check(&saved, Vid::new(8).unwrap()).unwrap_err().to_string().contains("another instance's"));
+        assert!(check(&saved, Vid::new(8).unwrap()).unwrap_err().to_string().contains("another instance"));
         for name in [CONTENTS, "core-1.img", "pages-1.img"] {
             let whole = fs::read(saved.join(name)).unwrap();
             let mut changed = whole.clone();

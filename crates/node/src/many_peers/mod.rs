@@ -1,12 +1,12 @@
 //! An instance with many active peers moves, in virtual time: how long until it is suspended, and until it has its links again.
 //!
-//! The machines are the daemons' own: `moves::Coordinator`, a `moves::NodeAgent` and a `Directory` for each host, and what a node
-//! decides about links (`linking`). Simulated is what lies between them: a hop takes [`HOP`], and whoever sends or takes a message is
-//! busy for as long as that took on loopback, one message after the other ([`cost`]). The time of a run in which nobody is ever busy
-//! is that of its hops.
+//! The machines are the daemons' own: `moves::Coordinator`, a `moves::NodeAgent` and a `Directory` for each host, and a node's
+//! decisions about links (`linking`). The network between them is simulated: a hop takes [`HOP`], and the sender and receiver of a message
+//! are busy for as long as that took on loopback, one message after the other ([`cost`]). If no party were ever busy, a run would take
+//! the time of its hops.
 //!
-//! Not in it: connections among nodes, which are made while the images travel ([`crate::peers`]), and all of a move but the
-//! suspension, and what follows the commit. What was measured, and how, is in ADR 0033.
+//! It leaves out connections among nodes, which are made during the transfer ([`crate::peers`]), and all of a move between the
+//! suspension and the commit. ADR 0033 has the measurements.
 
 mod party;
 mod world;

@@ -1,4 +1,4 @@
-//! Who is busy, and for how long.
+//! A simulated party that is busy for a time with each message.
 
 use std::sync::Mutex;
 use std::time::Duration;

@@ -1,12 +1,13 @@
-//! The coordinator, the nodes and the processes, and what lies between them.
+//! The simulated cluster: coordinator, nodes, processes, and the network between them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use broker::{LinkRequest, MAX_OPENINGS};
+use broker::MAX_OPENINGS;
 use fabric::attach::LinkRefusal;
+use fabric::link::LinkRequest;
 use fabric::{Epoch, FabricId, ProcessId, Vid};
 use moves::coordinator::{self, MoveRequest};
 use moves::journal::{Image, Instance, Record};

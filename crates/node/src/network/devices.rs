@@ -1,7 +1,7 @@
-//! What is plugged into the overlay on this host, as the coordinator wants it.
+//! The devices that are attached to the overlay on this host, as the coordinator orders.
 //!
-//! Each device has its port from the time that it is wanted, also while it cannot be made: so what the switch knows of its
-//! station stays right.
+//! A device has its port from the time that the coordinator orders it, even while it cannot be created, so that the switch's record of
+//! its station stays correct.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub const MOST: usize = 1024;
 /// How often it is looked whether a device is gone.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// See the module.
+/// The attached devices of this host.
 pub struct Devices {
     plane: Arc<Plane>,
     /// By name.
@@ -33,13 +33,13 @@ pub struct Devices {
     offloads: Offloads,
 }
 
-/// A device that is wanted.
+/// A device that the coordinator has ordered.
 pub struct Present {
     pub device: Device,
     pub port: PortId,
-    /// Why it could not be made, if that is so.
+    /// Why it could not be created, if that failed.
     pub failure: Option<String>,
-    /// Its MTU in bytes when it was made last.
+    /// Its MTU in bytes when it was last created.
     pub mtu: Option<u32>,
     /// The network namespace in which it was made last, if that has a name.
     namespace: Option<Identity>,
@@ -54,13 +54,13 @@ impl Present {
 }
 
 impl Devices {
-    /// Nothing yet. `offloads`: what the kernel does right.
+    /// No devices. `offloads` are the usable ones of the kernel.
     pub fn new(plane: Arc<Plane>, offloads: Offloads) -> Self {
         Self { plane, present: BTreeMap::new(), offloads }
     }
 
-    /// Makes what is wanted, and takes away what is not, but for stations that are `moving`. What moves no more is where it
-    /// belongs afterwards.
+    /// Creates the `wanted` devices and deletes the others, except stations that are `moving`. Afterwards each station that is not moving
+    /// is where it belongs.
     pub async fn set(&mut self, wanted: Vec<Device>, moving: &HashSet<Mac>) {
         let stays = |device: &Device| moving.contains(&device.mac) || wanted.contains(device);
         for name in self.names(|present| !stays(&present.device)) {
@@ -84,12 +84,12 @@ impl Devices {
         chosen.map(|(name, _)| name.clone()).collect()
     }
 
-    /// Makes a device.
+    /// Creates a device.
     pub async fn attach(&mut self, device: Device) -> Result<(), String> {
         self.make(device, None).await
     }
 
-    /// Makes the device of a station that moves here, and is to have `epoch`.
+    /// Creates the device of a station that moves here with `epoch`.
     pub async fn prepare(&mut self, device: Device, epoch: Epoch) -> Result<(), String> {
         self.make(device, Some(epoch)).await
     }
@@ -113,8 +113,8 @@ impl Devices {
     async fn add(&mut self, device: Device, arrives: Option<Epoch>) -> Result<(), String> {
         let (name, mac) = (device.name.clone(), device.mac);
         if self.present.contains_key(&name) {
-            let remedy = "take another name, or take it away first: `transhume net detach`";
-            return Err(reason(&format!("{name} is plugged in already"), remedy));
+            let remedy = "choose another name, or detach it first with `transhume net detach`";
+            return Err(reason(&format!("{name} is attached already"), remedy));
         }
         let port = self.free_port()?;
         let kind = match device.kind {
@@ -137,7 +137,7 @@ impl Devices {
         Ok(())
     }
 
-    /// Makes what could not be made, or has gone; with it goes a namespace that was deleted, or that a proxy is in its bridge.
+    /// Creates devices again that failed or disappeared, also after the deletion of their namespace or bridge.
     pub async fn mend(&mut self) {
         let is_due = |present: &Present| !self.plane.is_served(present.port) || present.is_left_behind();
         let mut due = self.names(is_due);
@@ -167,7 +167,7 @@ impl Devices {
         if let Some(reason) = &failure
             && present.failure != failure
         {
-            tracing::warn!("{name} is not plugged in: {reason}");
+            tracing::warn!("{name} cannot be attached: {reason}");
         }
         present.failure = failure;
     }
@@ -181,7 +181,7 @@ impl Devices {
         }
     }
 
-    /// All stations that are here run, but those that are `moving`: their moves are over.
+    /// Starts all stations that are here, except those that are `moving`, since their moves are over.
     pub fn end_moves(&self, moving: &HashSet<Mac>) {
         for Present { device, .. } in self.iter().filter(|present| !moving.contains(&present.device.mac)) {
             self.plane.command(|switch, now, parcels| {
@@ -192,19 +192,19 @@ impl Devices {
         }
     }
 
-    /// A station that moves away says nothing more.
+    /// Pauses a station that moves away, so that it sends nothing more.
     pub fn pause(&self, mac: Mac) -> Result<(), String> {
         self.plane.command(|switch, _, _| switch.pause(mac)).map_err(|refused| refused.to_string())
     }
 
-    /// Where a station is from now on.
+    /// Records the new location of a station.
     pub fn commit(&self, mut entry: Entry) -> Result<(), String> {
         entry.port = self.port_of(entry.mac);
         let committed = self.plane.command(|switch, now, parcels| switch.commit(&entry, now, parcels));
         committed.map(drop).map_err(|refused| refused.to_string())
     }
 
-    /// A station that has moved here runs.
+    /// Starts a station that has moved here.
     pub fn resume(&self, mac: Mac) -> Result<(), String> {
         let resumed = self.plane.command(|switch, _, parcels| switch.resume(mac, parcels));
         resumed.map_err(|refused| refused.to_string())?;
@@ -214,7 +214,7 @@ impl Devices {
         Ok(())
     }
 
-    /// All that is wanted, in the order of names.
+    /// All ordered devices, by name.
     pub fn iter(&self) -> impl Iterator<Item = &Present> {
         self.present.values()
     }
@@ -231,7 +231,12 @@ impl Devices {
     fn free_port(&self) -> Result<PortId, String> {
         let is_free = |port: &u16| !self.present.values().any(|present| present.port.0 == *port);
         let free = (1..=MOST as u16).find(is_free).map(PortId);
-        free.ok_or_else(|| reason(&format!("{MOST} devices are plugged in"), "take some away first"))
+        free.ok_or_else(|| {
+            reason(
+                &format!("{MOST} devices are attached, which is the limit"),
+                "detach some first with `transhume net detach`",
+            )
+        })
     }
 }
 

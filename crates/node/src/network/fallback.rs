@@ -1,12 +1,12 @@
-//! Datagrams over the connections on which keys are agreed, where UDP is blocked.
+//! Carries datagrams over the tunnels' TLS connections where UDP is blocked.
 //!
-//! The node's own threads are there for moves, and may have precedence over programs. What carries programs' traffic has a thread of
-//! its own that has none.
+//! The node's other threads serve moves, and may have a higher priority than programs. The traffic of programs has a thread of its own
+//! with normal priority.
 
 use std::io;
 
 use overlay_io::fallback::{Fallback, Inlet};
-use overlay_io::plane::be_like_programs;
+use overlay_io::plane::use_default_scheduling;
 use rpc::datagrams::{Inbox, Outbox};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
@@ -18,18 +18,18 @@ impl Traffic {
     /// Nothing is carried yet.
     ///
     /// # Errors
-    /// If there can be no more threads.
+    /// If the thread cannot be started.
     pub fn new() -> io::Result<Self> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("th-overlay-tls")
-            .on_thread_start(be_like_programs)
+            .on_thread_start(use_default_scheduling)
             .enable_time()
             .build()?;
         Ok(Self(Some(runtime)))
     }
 
-    /// Does `work` there, until this is dropped.
+    /// Runs `work` there, until this is dropped.
     pub async fn carry<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,

@@ -1,4 +1,4 @@
-//! Makes network devices of this host, with `ip`.
+//! Creates network devices of this host with `ip`.
 
 use std::time::Duration;
 
@@ -14,20 +14,20 @@ use tokio::time::timeout;
 /// How long `ip` may take.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// A network device that was made.
+/// A network device that this node created or adopted.
 pub struct Interface {
-    /// It is gone when this is dropped.
+    /// The TAP; closing it deletes the device, unless it is persistent.
     pub tap: Tap,
     /// Its MTU, in bytes.
     pub mtu: u32,
-    /// The network namespace in which it is, if it was to be in one with a name.
+    /// Its named network namespace, if it has one.
     pub namespace: Option<Identity>,
 }
 
 /// The persistent TAP `name` in the network namespace of this name, or in the node's own, if there is one.
 ///
 /// # Errors
-/// As [`reason`] makes them, if it cannot be looked, or the TAP is none that can be plugged in.
+/// A [`reason`], if `ip` fails, or the TAP cannot be attached.
 pub async fn look(name: &str, netns: Option<&str>) -> Result<Option<FoundTap>, String> {
     netns.map(Namespace::open).transpose()?;
     let about = match ip_in(netns, &["-json", "-details", "link", "show", "dev", name]).await {
@@ -42,8 +42,8 @@ pub async fn look(name: &str, netns: Option<&str>) -> Result<Option<FoundTap>, S
     let tap = link.linkinfo.and_then(|info| serde_json::from_value::<TapInfo>(info.info_data?).ok());
     let Some(tap) = tap.filter(|tap| tap.kind == "tap" && tap.persist) else { return Ok(None) };
     if tap.multi_queue {
-        let what = format!("{name} is a TAP with several queues, which cannot be plugged in");
-        let remedy = format!("make it with one: `ip tuntap add dev {name} mode tap`");
+        let what = format!("{name} is a TAP with several queues, which cannot be attached");
+        let remedy = format!("create it with one queue: `ip tuntap add dev {name} mode tap`");
         return Err(reason(&what, &remedy));
     }
     Ok(link.address.parse().ok().map(|mac| FoundTap { mac, mtu: link.mtu }))
@@ -59,10 +59,10 @@ async fn adopt(
     let netns = namespace.map(Namespace::name);
     let found = look(name, netns).await?.ok_or_else(|| absent(name))?;
     if found.mac != mac {
-        let what = format!("{name} has the MAC {} now, not {mac} as when it was plugged in", found.mac);
+        let what = format!("{name} now has the MAC {}, and had {mac} when it was attached", found.mac);
         let remedy = format!(
-            "give it that (`ip link set dev {name} address {mac}`), or plug it in anew: `transhume net detach`, \
-             `transhume net attach`"
+            "restore the MAC with `ip link set dev {name} address {mac}`, or attach the device again with \
+             `transhume net detach` and `transhume net attach`"
         );
         return Err(reason(&what, &remedy));
     }
@@ -72,15 +72,16 @@ async fn adopt(
 }
 
 fn absent(name: &str) -> String {
-    let remedy =
-        format!("make it: `ip tuntap add dev {name} mode tap`; or take it away: `transhume net detach`");
+    let remedy = format!(
+        "create it with `ip tuntap add dev {name} mode tap`, or detach it with `transhume net detach`"
+    );
     reason(&format!("there is no persistent TAP {name} any more"), &remedy)
 }
 
 /// Makes `device`, with `offloads`, which the kernel does right.
 ///
 /// # Errors
-/// As [`reason`] makes them.
+/// A [`reason`].
 pub async fn make(device: &Device, offloads: Offloads) -> Result<Interface, String> {
     let Device { name, mac, kind } = device;
     check_address(kind)?;
@@ -120,8 +121,8 @@ fn check_address(kind: &DeviceKind) -> Result<(), String> {
         | DeviceKind::Contained { address: Some(address), mtu, .. }
             if address.contains(':') && *mtu < LEAST_FOR_IPV6 =>
         {
-            let what = format!("with an MTU of {mtu} a device cannot have the IPv6 address {address}");
-            Err(reason(&what, &format!("choose an MTU of {LEAST_FOR_IPV6} at least, or an IPv4 address")))
+            let what = format!("a device with an MTU of {mtu} cannot have the IPv6 address {address}");
+            Err(reason(&what, &format!("choose an MTU of at least {LEAST_FOR_IPV6}, or an IPv4 address")))
         }
         _ => Ok(()),
     }
@@ -146,9 +147,9 @@ fn open(
     };
     let mut tap = opened.map_err(|error| {
         let remedy = match &error {
-            OpenError::Refused { .. } => "take another name: `ip link` lists those that are taken",
+            OpenError::Refused { .. } => "choose another name: `ip link` lists those in use",
             OpenError::InUse(_) => {
-                "plug in another device, and put both into a bridge; or end that program first, as a virtual machine"
+                "attach another device and put both into a bridge, or end the program that uses it, such as a virtual machine"
             }
             OpenError::Name(_) | OpenError::NoDriver(_) | OpenError::Absent(_) => "",
         };
@@ -164,9 +165,9 @@ fn with_source(error: &dyn std::error::Error) -> String {
 
 async fn mtu_of_bridge(bridge: &str) -> Result<u32, String> {
     let no_bridge = || {
-        let remedy = "make one, put the LAN's interface into it (`ip link add br0 type bridge`, \
+        let remedy = "create a bridge, put the LAN's interface into it (`ip link add br0 type bridge`, \
                        `ip link set eth0 master br0`), and give it the interface's address";
-        reason(&format!("{bridge} is no bridge of this host"), remedy)
+        reason(&format!("{bridge} is not a bridge on this host"), remedy)
     };
     // Not from /sys, which may show another network namespace.
     let about =
@@ -216,7 +217,7 @@ async fn ip_in(netns: Option<&str>, arguments: &[&str]) -> Result<Vec<u8>, Strin
 async fn ip(arguments: &[&str]) -> Result<Vec<u8>, String> {
     let called = timeout(LIMIT, Command::new("ip").args(arguments).kill_on_drop(true).output()).await;
     let said = |what: &str| format!("ip {}: {}", arguments.join(" "), what.trim());
-    let called = called.map_err(|_| said("it does not end"))?;
+    let called = called.map_err(|_| said("timed out"))?;
     let called = called
         .map_err(|error| reason(&format!("`ip` cannot be run: {error}"), "install iproute2 on this host"))?;
     if called.status.success() {

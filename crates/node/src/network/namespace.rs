@@ -1,4 +1,4 @@
-//! Network namespaces of this host that have names, as `ip netns` gives them.
+//! Named network namespaces of this host, as `ip netns` creates them.
 
 use std::fs::File;
 use std::io;
@@ -12,14 +12,14 @@ use rpc::wire::reason;
 /// Where `ip netns` has them.
 const FOLDER: &str = "/var/run/netns";
 
-/// A namespace, which lives as long as this.
+/// A namespace, kept alive by this handle.
 pub struct Namespace {
     name: String,
     file: File,
 }
 
-/// Which namespace it is: one that is made anew by the same name is another one. Its number is nobody else's as long as something of
-/// this process is in it.
+/// Identifies a namespace: one that is created again under the same name differs. The kernel does not reuse its number while this process
+/// has something in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     device: u64,
@@ -30,21 +30,22 @@ impl Namespace {
     /// The one that is called `name`.
     ///
     /// # Errors
-    /// As [`reason`] makes them, if there is none.
+    /// A [`reason`], if it does not exist.
     pub fn open(name: &str) -> Result<Self, String> {
         let name = name.to_owned();
         match File::open(Path::new(FOLDER).join(&name)) {
             Ok(file) => Ok(Self { name, file }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let what = format!("there is no network namespace `{name}` on this host");
-                let remedy = format!("make it: `ip netns add {name}`; `ip netns` lists those that are there");
+                let remedy =
+                    format!("create it with `ip netns add {name}`, or use one that `ip netns` lists");
                 Err(reason(&what, &remedy))
             }
             Err(error) => Err(in_namespace(&name, &error)),
         }
     }
 
-    /// What it is called.
+    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -52,7 +53,7 @@ impl Namespace {
     /// Calls `inside` in it.
     ///
     /// # Errors
-    /// If what has the name is no network namespace, as one that was deleted while it was in use.
+    /// If the name belongs to something else, such as a namespace that was deleted while in use.
     pub fn enter<T: Send>(&self, inside: impl FnOnce() -> T + Send) -> Result<T, String> {
         netns::enter(self.file.as_fd(), inside).map_err(|error| in_namespace(&self.name, &error))
     }

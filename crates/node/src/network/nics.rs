@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A device is a persistent TAP in its instance's network namespace: it stays when the node is killed, with all that the instance has
-//! set up on it. It is here also while the overlay has not (yet) joined this host again, and then gets its port.
+//! set up on it. It exists even while this host is not yet part of the overlay again, and gets its port later.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -18,8 +18,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use engines::wiring::{DEVICE, Wiring};
-use engines::{InstanceName, InstanceSpec};
 use fabric::{Epoch, netns};
+use instance::{InstanceName, InstanceSpec, Network};
 use overlay::Mac;
 use overlay::switch::{Entry, Parcel, PortId, PortKind, Switch};
 use overlay::topology::NodeId;
@@ -66,7 +66,7 @@ struct Overlay {
 
 struct Nic {
     name: InstanceName,
-    network: engines::Network,
+    network: Network,
     tap: Arc<Tap>,
     port: PortId,
     stage: Stage,
@@ -98,7 +98,7 @@ impl Stage {
 /// A device, for people.
 pub struct Listed {
     pub name: InstanceName,
-    pub network: engines::Network,
+    pub network: Network,
     pub port: PortId,
 }
 
@@ -120,7 +120,7 @@ impl Nics {
         let Inner { overlay, nics } = &mut *inner;
         for nic in nics.values_mut() {
             if let Err(error) = nic.plug(overlay.as_ref()) {
-                tracing::warn!("{} is not plugged into the overlay: {error}", nic.name);
+                tracing::warn!("{} cannot be attached to the overlay: {error}", nic.name);
             }
         }
         self.joined.notify_waiters();
@@ -129,7 +129,7 @@ impl Nics {
     /// Waits until an instance's device can be plugged in: a node that has just been started is told of the overlay soon.
     ///
     /// # Errors
-    /// If the overlay does not join this host within `patience`: as [`reason`] makes it.
+    /// A [`reason`], if this host is not part of the overlay within `patience`.
     pub async fn ready(&self, patience: Duration) -> Result<(), String> {
         let joined = async {
             loop {
@@ -143,13 +143,13 @@ impl Nics {
         };
         timeout(patience, joined).await.map_err(|_| {
             reason(
-                "the overlay does not join this host, and the instance is on it",
-                "`transhume net layout` joins all hosts that are up; or choose another host",
+                "this host is not part of the overlay, and the instance is on it",
+                "add all hosts that are up with `transhume net layout`, or choose another host",
             )
         })
     }
 
-    /// The instance with this MAC lives here, with `epoch`: as its move, or its start, has it.
+    /// Records that the instance with this MAC is here with `epoch`, by its move or its start.
     pub fn lives_here(&self, mac: Mac, epoch: Epoch) {
         let mut inner = self.lock();
         let Inner { overlay, nics } = &mut *inner;
@@ -159,7 +159,7 @@ impl Nics {
         }
     }
 
-    /// Takes what the coordinator says of a MAC, if that is a device here.
+    /// Applies the coordinator's entry for a MAC, if that is a device here.
     pub fn hear(&self, entry: &Entry) -> bool {
         let inner = self.lock();
         let Some(nic) = inner.nics.get(&entry.mac) else { return false };
@@ -167,19 +167,19 @@ impl Nics {
         let entry = Entry { port: (entry.node == me).then_some(nic.port), ..entry.clone() };
         plane.command(|switch, now, parcels| {
             if let Err(refused) = switch.commit(&entry, now, parcels) {
-                tracing::warn!("where {} is cannot be noted: {refused}", entry.mac);
+                tracing::warn!("recording the location of {} failed: {refused}", entry.mac);
             }
             nic.settle_in(switch, me, now, parcels);
         });
         true
     }
 
-    /// The MACs of all.
+    /// The MACs of all devices.
     pub fn macs(&self) -> HashSet<Mac> {
         self.lock().nics.keys().copied().collect()
     }
 
-    /// All, in the order of their MACs.
+    /// All devices, by MAC.
     pub fn list(&self) -> Vec<Listed> {
         let listed = |nic: &Nic| Listed { name: nic.name.clone(), network: nic.network, port: nic.port };
         self.lock().nics.values().map(listed).collect()
@@ -223,7 +223,7 @@ impl Nics {
 
     /// Waits until what the instance has sent is on its way, unless that takes long. What is lost, connections send again after a
     /// pause only.
-    fn drain(&self, network: &engines::Network) {
+    fn drain(&self, network: &Network) {
         let inner = self.lock();
         let tap = inner.nics.get(&Mac(network.mac)).map(|nic| nic.tap.clone());
         let Some((tap, _)) = tap.zip(inner.plane()) else { return };
@@ -237,7 +237,7 @@ impl Nics {
         }
     }
 
-    fn change(&self, network: &engines::Network, stage: impl FnOnce(Stage) -> Stage) -> io::Result<()> {
+    fn change(&self, network: &Network, stage: impl FnOnce(Stage) -> Stage) -> io::Result<()> {
         let mut inner = self.lock();
         let Inner { overlay, nics } = &mut *inner;
         let nic = nics.get_mut(&Mac(network.mac)).ok_or(io::ErrorKind::NotFound)?;
@@ -266,7 +266,7 @@ impl Wiring for Nics {
         }
     }
 
-    fn cut(&self, network: &engines::Network) -> io::Result<()> {
+    fn cut(&self, network: &Network) -> io::Result<()> {
         self.drain(network);
         self.change(network, Stage::cut)
     }
@@ -275,11 +275,11 @@ impl Wiring for Nics {
         true
     }
 
-    fn mend(&self, network: &engines::Network) -> io::Result<()> {
+    fn mend(&self, network: &Network) -> io::Result<()> {
         self.change(network, |_| Stage::Running)
     }
 
-    fn delete(&self, network: &engines::Network) -> io::Result<()> {
+    fn delete(&self, network: &Network) -> io::Result<()> {
         let mac = Mac(network.mac);
         let mut inner = self.lock();
         let Some(nic) = inner.nics.remove(&mac) else { return Ok(()) };
@@ -366,9 +366,9 @@ impl Nic {
 
 #[cfg(test)]
 mod tests {
+    use instance::{Program, Workload};
     use std::net::Ipv4Addr;
     use std::os::fd::{AsFd, OwnedFd};
-    use std::path::PathBuf;
 
     use fabric::{NetworkKind, Vid, network};
     use overlay::switch::{Gate, Origin};
@@ -385,23 +385,9 @@ mod tests {
     fn spec() -> InstanceSpec {
         InstanceSpec {
             name: InstanceName::new("job").unwrap(),
-            command: vec!["true".into()],
-            environment: Vec::new(),
-            directory: PathBuf::from("/"),
-            user: 0,
-            group: 0,
-            groups: Vec::new(),
-            limits: Vec::new(),
-            network: engines::Network {
-                mac: mac().0,
-                address: Ipv4Addr::new(10, 77, 1, 1),
-                prefix: 16,
-                mtu: 1400,
-            },
-            container: None,
+            network: Network { mac: mac().0, address: Ipv4Addr::new(10, 77, 1, 1), prefix: 16, mtu: 1400 },
             network_kind: NetworkKind::Overlay,
-            image: None,
-            stdin: false,
+            workload: Workload::Process(Program::new(["true"])),
         }
     }
 
@@ -491,7 +477,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let ready = |patience| runtime.block_on(after.ready(patience));
         let missing = ready(Duration::ZERO).unwrap_err();
-        assert!(missing.contains("the overlay does not join this host") && missing.contains("net layout"));
+        assert!(missing.contains("this host is not part of the overlay") && missing.contains("net layout"));
         let node = thread::spawn(move || {
             thread::sleep(10 * PAUSE);
             drop((before, killed));

@@ -1,4 +1,4 @@
-//! What the coordinator says of the overlay is done in its order: what was said later is about what was said before.
+//! Carries out the coordinator's orders for the overlay one after the other, since later orders refer to earlier ones.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::Joined;
 use crate::node::Node;
 
-/// How often it is tried again what could not be done, or is not there any more.
+/// How often to retry a failed installation, and to recreate missing devices.
 const AGAIN: Duration = Duration::from_secs(2);
 
-/// So many orders wait for an installation.
+/// The most orders that wait for an installation.
 const MOST_UNDONE: usize = 4096;
 
-/// The installation that could not be made, and all that was said after it.
+/// A failed installation, and all orders after it.
 #[derive(Default)]
 struct Undone(Vec<ToNode>);
 
@@ -61,25 +61,25 @@ impl Undone {
     }
 }
 
-/// Something that the coordinator has said.
+/// An order or question of the coordinator.
 pub enum Order {
-    /// To be done.
+    /// An order without an answer.
     Do(ToNode),
-    /// To be done, and answered.
+    /// A question, which must be answered.
     Ask { number: u64, question: Question, outbox: Outbox<wire::FromNode> },
 }
 
-/// What the coordinator says.
+/// The queue of the coordinator's orders.
 pub struct Orders(pub(super) mpsc::UnboundedReceiver<Order>);
 
 impl Node {
-    /// Takes an order of the coordinator.
+    /// Queues an order of the coordinator.
     pub fn take_order(&self, order: ToNode) {
         // It fails when the node ends.
         let _ = self.network.orders.send(Order::Do(order));
     }
 
-    /// Takes a question of the coordinator.
+    /// Queues a question of the coordinator.
     pub fn take_question(self: &Arc<Self>, number: u64, question: Question, outbox: Outbox<wire::FromNode>) {
         if question.is_about_the_present() {
             let node = self.clone();
@@ -95,7 +95,7 @@ impl Node {
         let _ = outbox.send(&wire::FromNode::Answer { number, answer });
     }
 
-    /// Does what the coordinator says, for ever.
+    /// Carries out the coordinator's orders, for ever.
     pub async fn follow_orders(self: Arc<Self>, mut orders: Orders) {
         let mut again = interval(AGAIN);
         again.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -111,7 +111,7 @@ impl Node {
                         let may_help = matches!(order, ToNode::Install { .. });
                         if !undone.push(order) {
                             // Who connects is told all anew.
-                            tracing::warn!("too much was said since a topology could not be installed");
+                            tracing::warn!("too many orders wait for a topology that could not be installed");
                             undone.0.clear();
                             self.network.renewal.notify_one();
                         }
@@ -132,7 +132,7 @@ impl Node {
         }
     }
 
-    /// Carries out `orders`, which then are no more; if the topology that they are about cannot be installed, they stay.
+    /// Carries out `orders` and removes them; if their topology cannot be installed, they stay.
     async fn carry_out_all(self: &Arc<Self>, orders: &mut Vec<ToNode>) {
         if let Some(ToNode::Install { overlay, topology, plain, hosts }) = orders.first() {
             let (version, plain) = (topology.version(), plain.iter().copied().collect());
@@ -140,7 +140,7 @@ impl Node {
             if let Err(error) = self.install(*overlay, topology.clone(), plain, hosts).await {
                 tracing::warn!("topology {version} is not installed: {error}");
                 self.network.own.fail(&error.to_string());
-                let remedy = "it is tried again; the log of this host's node says more";
+                let remedy = "the node tries again; see its log for details";
                 let failed = FromNode::NotInstalled { version, reason: reason(&error.to_string(), remedy) };
                 return self.tell_coordinator(&wire::FromNode::Net(failed));
             }
@@ -150,7 +150,7 @@ impl Node {
         }
     }
 
-    /// Does what the coordinator says, but for installations.
+    /// Carries out orders other than installations.
     async fn carry_out(self: &Arc<Self>, order: ToNode) {
         match order {
             ToNode::Install { .. } => {}
@@ -170,7 +170,7 @@ impl Node {
 }
 
 impl Joined {
-    /// Does what is said of devices and stations.
+    /// Carries out orders about devices and stations.
     pub(super) async fn obey(&mut self, order: ToNode) {
         match order {
             ToNode::Install { .. } | ToNode::Use { .. } | ToNode::NotPlugged { .. } => {}
@@ -211,12 +211,12 @@ impl Joined {
             return;
         }
         if let Err(refused) = self.devices.commit(entry) {
-            tracing::warn!("where {mac} is cannot be noted: {refused}");
+            tracing::warn!("recording the location of {mac} failed: {refused}");
         }
     }
 }
 
-/// Instances that are not `present` have ended. Their epochs are their own, and no part of the devices' numbers.
+/// Treats instances that are not `present` as ended. Their epochs are separate from those of devices.
 fn withdraw_instances(switch: &mut Switch, present: &HashSet<Mac>, now: Duration) {
     for MacState { mac, origin, .. } in switch.macs(now) {
         if let Origin::Managed { epoch, .. } = origin

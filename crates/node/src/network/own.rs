@@ -1,4 +1,4 @@
-//! The device that the node itself is to have, without which it is of no use: that of `transhume net up`.
+//! The device of the node itself, which `transhume net up` requires.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,22 +10,22 @@ use super::devices::Present;
 use crate::node::Node;
 use crate::{Device, Progress};
 
-/// See the module.
+/// The node's own device.
 pub struct OwnDevice {
     wanted: Option<Device>,
-    /// Whether it has been there.
+    /// Whether it has existed.
     plugged: AtomicBool,
-    /// Why it cannot be plugged in.
+    /// Why it cannot be attached.
     failure: watch::Sender<Option<String>>,
 }
 
 impl OwnDevice {
-    /// The node is to have `wanted`.
+    /// Sets the device that the node needs.
     pub fn new(wanted: Option<Device>) -> Self {
         Self { wanted, plugged: AtomicBool::new(false), failure: watch::Sender::default() }
     }
 
-    /// The device cannot be plugged in, if the node is to have one. One that has been there is tried again.
+    /// Records that the device cannot be attached, if the node needs one. A device that has existed is tried again.
     pub fn fail(&self, reason: &str) {
         if self.wanted.is_some() && !self.plugged.load(Ordering::Relaxed) {
             self.failure.send_replace(Some(reason.to_owned()));
@@ -34,7 +34,7 @@ impl OwnDevice {
 }
 
 impl Node {
-    /// Waits until it is found that the node's own device cannot be plugged in: why.
+    /// Waits until attaching the node's own device fails, and returns the reason.
     pub async fn own_device_failed(&self) -> String {
         let mut failure = self.network.own.failure.subscribe();
         let reason = failure.wait_for(Option::is_some).await.ok().and_then(|reason| reason.clone());
@@ -42,7 +42,7 @@ impl Node {
         reason.unwrap_or_default()
     }
 
-    /// Asks the coordinator for it, unless it has been there: then the coordinator knows of it, or of what became of it.
+    /// Asks the coordinator for the device, unless it has existed: then the coordinator already knows its state.
     pub fn ask_for_own_device(&self) {
         if self.network.own.plugged.load(Ordering::Relaxed) {
             return;
@@ -53,7 +53,7 @@ impl Node {
         }
     }
 
-    /// Looks whether it is there by now, or cannot be made.
+    /// Checks whether it exists now, or cannot be created.
     pub async fn look_after_own_device(&self) {
         let own = &self.network.own;
         let Some(wanted) = own.wanted.as_ref().filter(|_| !own.plugged.load(Ordering::Relaxed)) else {

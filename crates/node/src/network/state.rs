@@ -1,4 +1,4 @@
-//! How the overlay is on this host, for people.
+//! The state of the overlay on this host, for `transhume net status`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use super::Joined;
 use super::devices::Present;
 use super::nics::Listed;
 
-/// See the module.
+/// Collects the state of the overlay on this host.
 pub fn of(joined: &Joined) -> NetHostState {
     let switch = joined.plane.command(|switch, now, _| switch.state(now));
     NetHostState {
@@ -34,7 +34,7 @@ pub fn of(joined: &Joined) -> NetHostState {
     }
 }
 
-/// An offload that is used no more.
+/// An offload that is disabled.
 pub fn switched_off(joined: &Joined, off: &SwitchedOff) -> NetSwitchedOff {
     let (link, device) = match off.place {
         Place::Node => (None, None),
@@ -45,20 +45,20 @@ pub fn switched_off(joined: &Joined, off: &SwitchedOff) -> NetSwitchedOff {
     NetSwitchedOff { offload, link, device, reason }
 }
 
-/// Where MACs are, in ascending order: from number `first` on, as many as may be said.
+/// The locations of MACs in ascending order, from number `first` on, as many as fit into a message.
 pub fn macs(joined: &Joined, first: usize) -> Vec<NetMac> {
     let mut macs = joined.plane.command(|switch, now, _| switch.macs(now));
     macs.sort_by_key(MacState::place_in_order);
     macs.iter().skip(first).take(Question::MOST_MACS).map(|mac| place(joined, mac)).collect()
 }
 
-/// Where `mac` is.
+/// The location of `mac`.
 pub fn find(joined: &Joined, mac: Mac) -> Vec<NetMac> {
     let macs = joined.plane.command(|switch, now, _| switch.macs(now));
     macs.iter().filter(|known| known.mac == mac).map(|known| place(joined, known)).collect()
 }
 
-/// Who has sent how much to whom, the most first.
+/// The traffic between pairs of MACs, the largest flow first.
 pub fn flows(joined: &Joined, window_s: u64) -> Vec<NetFlow> {
     let flow = |traffic: Traffic| NetFlow {
         macs: traffic.flow.map(|flow| [flow.from, flow.to].map(|mac| mac.to_string())),
@@ -145,7 +145,7 @@ fn dropped(joined: &Joined, switch: &State) -> Vec<(String, u64)> {
     add_up(frames.chain(datagrams))
 }
 
-/// Frames and datagrams go nowhere for some of the same reasons.
+/// Frames and datagrams share some drop reasons, which are added up.
 fn add_up(counted: impl Iterator<Item = (&'static str, u64)>) -> Vec<(String, u64)> {
     let mut sums = BTreeMap::<_, u64>::new();
     for (reason, count) in counted.filter(|(_, count)| *count > 0) {

@@ -1,8 +1,8 @@
-//! Connections to the hosts to which this one sends directly.
+//! Connections to the neighbours of this host in the topology.
 //!
-//! The host with the higher number dials: it came later, and may be one that can only dial out. The other one dials, too, when it has
-//! waited in vain: it may be that one. Of two connections that of the higher number stays. A connection is there to agree on
-//! datagrams' keys, to carry them where UDP is blocked, and to notice that the other node is another one.
+//! The host with the higher number dials: it joined later, and may be able to dial out only. The other one dials too after a timeout,
+//! since it may be the one that can only dial out. Of two connections the one dialled by the higher number stays. A connection serves to
+//! agree on keys for datagrams, to carry datagrams where UDP is blocked, and to notice that a node was replaced by another one.
 
 use std::collections::HashMap;
 use std::io;
@@ -29,42 +29,42 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use super::fallback::{OverTls, take_in};
 use crate::node::Node;
 
-/// How long the other end may take to say its part.
+/// How long the other end may take for its part of the handshake.
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
 
-/// Before a host is dialled again: at first, and at most.
+/// The first and the longest pause before a host is dialled again.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
 /// For how long there is no connection until the host with the lower number dials, too: less than a topology waits for it.
 const TURN: Duration = Duration::from_secs(1);
 
-/// What a datagram may be where the kernel does not say it: what every path carries.
+/// The datagram size that every path carries, for when the kernel does not report one.
 const SAFE: usize = 1200;
 
 /// The tunnels of a node, by host.
 #[derive(Default)]
 pub struct Tunnels(HashMap<HostName, Entry>);
 
-/// A host to which this one sends directly.
+/// A neighbour of this host in the topology.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
     pub node: NodeId,
-    /// Datagrams need not be sealed.
+    /// Datagrams need no encryption.
     pub plain: bool,
 }
 
-/// One of them.
+/// One tunnel.
 struct Entry {
     neighbour: Neighbour,
-    /// The connection that stands.
+    /// The current connection.
     connection: Option<Connection>,
-    /// With whom keys were agreed on last: datagrams go on by these without a connection.
+    /// The node with which keys were last agreed: datagrams keep using these keys without a connection.
     partner: Option<Peer>,
-    /// What dials when there is none.
+    /// The task that dials when there is no connection.
     dialling: AbortHandle,
 }
 
-/// A connection on which keys were agreed. When this is dropped it is closed, so that the other end notices.
+/// A connection with agreed keys. Dropping it closes the connection, so that the other end notices.
 struct Connection {
     session: u32,
     /// The host with the higher number has dialled.
@@ -133,17 +133,17 @@ impl Tunnels {
         barred.collect()
     }
 
-    /// Hosts and their nodes, and whether the connection stands.
+    /// Hosts and their nodes, and whether the connection is up.
     pub fn iter(&self) -> impl Iterator<Item = (&HostName, NodeId, bool)> {
         self.0.iter().map(|(host, entry)| (host, entry.neighbour.node, entry.connection.is_some()))
     }
 
-    /// Whether the connections to all `neighbours` stand.
+    /// Whether the connections to all `neighbours` are up.
     pub fn all_stand(&self, neighbours: &HashMap<HostName, Neighbour>) -> bool {
         neighbours.keys().all(|host| self.stands(host))
     }
 
-    /// Whether that to `host` does.
+    /// Whether the connection to `host` is up.
     pub fn stands(&self, host: &HostName) -> bool {
         self.0.get(host).is_some_and(|entry| entry.connection.is_some())
     }
@@ -163,7 +163,7 @@ impl Node {
                     let said = error.to_string();
                     // The same again and again would hide all else.
                     if complaint.as_ref() != Some(&said) {
-                        tracing::info!("no tunnel to {host}: {said}");
+                        tracing::info!("the tunnel to {host} is down: {said}");
                         complaint = Some(said);
                     }
                     back_off = (back_off * 2).min(BACK_OFF.1);
@@ -194,7 +194,7 @@ impl Node {
     /// Connects to `host`, and returns when the connection is lost.
     ///
     /// # Errors
-    /// If it never stood.
+    /// If it was never up.
     async fn dial(self: &Arc<Self>, host: &HostName) -> io::Result<()> {
         let address = self.directory.address(host).ok_or(io::ErrorKind::NotFound)?;
         let mut stream = self.endpoint.connect(address, host.as_str()).await?;
@@ -273,7 +273,7 @@ impl Node {
         let (closes, closing) = oneshot::channel();
         let is_first = (direction == Direction::FromDialer) == (joined.me > entry.neighbour.node);
         if !entry.note(Connection { session, is_first, _closes: closes }) {
-            return Err(io::Error::other(format!("there is a connection to {host} already")));
+            return Err(io::Error::other(format!("a connection to {host} already exists")));
         }
         entry.partner = stream.peer().cloned();
         // Whoever dials hears of the other's number last, and is the first to use the new keys.
@@ -286,7 +286,7 @@ impl Node {
         Ok((closing, joined.plane.inlet(session)))
     }
 
-    /// Forgets the keys that were agreed on with hosts that were removed.
+    /// Deletes the keys agreed with removed hosts.
     pub async fn end_barred_tunnels(&self) {
         let mut joined = self.network.lock().await;
         if let Some(joined) = joined.as_mut() {

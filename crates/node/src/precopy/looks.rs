@@ -1,8 +1,7 @@
-//! The looks of a pre-copy: which is the last one, how far they are, and when they will be over by what was measured.
+//! The rounds of a pre-copy: decides which one is the last, and estimates progress and remaining time from measurements.
 //!
-//! A look takes as long as it takes to read all memory, or to send what is new of it, whichever is longer. How much will be new
-//! in those that follow is told by how much less was new in the last than in the one before; after the first one, nothing is known of
-//! that, and nothing is expected.
+//! A round takes the time to read all memory, or to send its new pages, whichever is longer. The ratio of new pages in the last two
+//! rounds predicts those of the next ones; after the first round there is no such ratio, and no further pages are expected.
 
 use std::time::Duration;
 
@@ -11,33 +10,33 @@ use tokio::time::Instant;
 
 use crate::images::Reading;
 
-/// The most looks.
+/// The most rounds.
 const MOST: u32 = 8;
 
-/// So many bytes may be left for the blackout, which take some milliseconds.
+/// The bytes that may be left for the blackout, which take some milliseconds.
 const ENOUGH: u64 = 4 << 20;
 
-/// See the module.
+/// The rounds of one pre-copy.
 pub struct Looks {
-    /// The number of the one that goes on, from 1.
+    /// The number of the current round, from 1.
     number: u32,
-    /// What was new in the one before.
+    /// The new bytes of the previous round.
     before: Option<u64>,
-    /// What had been measured when this one began.
+    /// The measurements at the begin of this round.
     begin: Reading,
     began: Instant,
-    /// The most bytes a second that may be sent.
+    /// The rate limit, in bytes a second.
     limit: Option<u64>,
 }
 
 impl Looks {
-    /// The first one begins.
+    /// Begins the first round.
     pub fn new(limit: Option<u64>) -> Self {
         let (begin, began) = (Reading::default(), Instant::now());
         Self { number: 1, before: None, begin, began, limit }
     }
 
-    /// The one that goes on is over. The next one begins, unless it was the last.
+    /// Ends the current round, and begins the next one unless it was the last.
     pub fn next(&mut self, now: Reading) -> bool {
         let new = now.given - self.begin.given;
         if self.is_last(self.number, self.before, new) {
@@ -47,12 +46,12 @@ impl Looks {
         true
     }
 
-    /// What is written faster than it is sent will not become less.
+    /// Whether no further round helps: little is new, or the program writes memory faster than it is sent.
     fn is_last(&self, number: u32, before: Option<u64>, new: u64) -> bool {
         new <= ENOUGH || before.is_some_and(|before| new > before / 2) || number == MOST
     }
 
-    /// How far it is.
+    /// The progress of the pre-copy.
     pub fn measurement(&self, now: Reading) -> Measurement {
         let left = self.left(now, self.began.elapsed());
         Measurement::Precopying {
@@ -63,7 +62,7 @@ impl Looks {
         }
     }
 
-    /// How long it will go on, when it has for `elapsed`; nothing, if that cannot be said yet.
+    /// The estimated remaining time after `elapsed`; `None` if there is no estimate yet.
     fn left(&self, now: Reading, elapsed: Duration) -> Option<Duration> {
         let pace = Pace::of(now, elapsed, self.limit)?;
         let (seen, new) = (now.seen - self.begin.seen, now.given - self.begin.given);
@@ -83,7 +82,7 @@ impl Looks {
     }
 }
 
-/// How many seconds it takes to read a byte of memory, and to send one.
+/// The seconds to read a byte of memory, and to send one.
 struct Pace {
     reading: f64,
     sending: f64,
@@ -98,7 +97,7 @@ impl Pace {
         Some(Self { reading, sending: sending.max(least) })
     }
 
-    /// Both go on at the same time.
+    /// Reading and sending run at the same time.
     fn takes(&self, read: u64, sent: u64) -> f64 {
         (self.reading * read as f64).max(self.sending * sent as f64)
     }

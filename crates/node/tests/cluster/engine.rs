@@ -10,10 +10,11 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use engines::{
-    Blocker, Dump, Engine, Error, Host, Image, InstanceName, InstanceSpec, LeftBehind, MemorySink, Needs,
-    Owner, PAGE, Phase, Phases, Recovered, Report, Result, Running, Shortage, State, Watch,
+    Blocker, Dump, Engine, Error, Host, LeftBehind, MemorySink, Needs, Owner, PAGE, Phase, Phases, Recovered,
+    Report, Result, Running, Shortage, State, Watch,
 };
 use fabric::netns;
+use instance::{ImageFile, InstanceName, InstanceSpec};
 
 const CONTENT: &[u8] = &[7; 3 * 1024 * 1024];
 
@@ -224,7 +225,7 @@ impl Engine for Handle {
         let directory = self.0.images(name);
         fs::write(directory.join("pages.img"), CONTENT).unwrap();
         fs::write(directory.join("empty.img"), []).unwrap();
-        let image = |name: &str, size| Image { name: name.into(), size };
+        let image = |name: &str, size| ImageFile { name: name.into(), size };
         let images = vec![image("empty.img", 0), image("pages.img", CONTENT.len() as u64)];
         Ok(Dump { images, phases: Phases::default() })
     }

@@ -13,23 +13,23 @@ use crate::tap::{self, Tap};
 /// The UDP port of all nodes for frames that the kernel carries: the device cannot send to others.
 pub const PORT: u16 = 7789;
 
-/// What they are called. Where somebody has the second one, it has the first one, too.
+/// Their names. A process that has the second one has the first one, too.
 pub const VXLAN: &str = "transhume-vxlan";
 pub const PLANE: &str = "transhume-plane";
 
 /// How long frames may be in the VXLAN device: what is too long for the path is not given to it.
 const MTU: &str = "65000";
 
-/// Bytes that a frame has more than a device's MTU says.
+/// Bytes of a frame beyond a device's MTU.
 const ETHERNET_HEADER: u32 = 14;
 
-/// Asks whose network namespace a socket, or a TAP, is in (`linux/sockios.h`, `linux/if_tun.h`).
+/// Requests for the network namespace of a socket, or a TAP (`linux/sockios.h`, `linux/if_tun.h`).
 const SIOCGSKNS: libc::Ioctl = 0x894c;
 const TUNGETDEVNETNS: libc::Ioctl = 0x54e3;
 
 /// See the module.
 pub struct Devices {
-    /// What the programs and the plane hand to each other.
+    /// The devices between the programs and the plane.
     pub plane: Tap,
     /// In the network namespace of all of them.
     control: OwnedFd,
@@ -55,14 +55,14 @@ impl Devices {
         // One that is alive has this device, and keeps the other one.
         let mut plane = Tap::new(PLANE).map_err(|error| io::Error::other(format!("{error}")))?;
         plane.set_offloads(offloads)?;
-        // What one has left that was killed.
+        // The devices of a killed process.
         let _ = ip(&["link", "del", VXLAN]);
         let port = PORT.to_string();
         let kind = ["type", "vxlan", "external", "nolearning", "dstport", &port];
         ip(&[&["link", "add", VXLAN, "mtu", MTU], &kind[..]].concat())?;
         let control = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None)?;
         let devices = Self { plane, control };
-        // The host speaks with nobody there. One without IPv6 has no such file.
+        // The host itself uses no addresses there. A host without IPv6 has no such file.
         let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{VXLAN}/disable_ipv6"), "1");
         ip(&["link", "set", PLANE, "mtu", MTU, "up"])?;
         Ok(devices)
@@ -82,8 +82,8 @@ impl Devices {
         netdevice::name_to_index(&self.control, VXLAN).is_ok()
     }
 
-    /// What `tap` is called, and where it is; `None` if it is in another network namespace by now, or gone. Waits for whoever
-    /// changes the host's network.
+    /// The name and namespace of `tap`; `None` if it is in another network namespace, or gone. Waits for threads that
+    /// change the host's network.
     pub fn find(&self, tap: &Tap) -> Option<(String, TapPlace)> {
         let own = namespace(&self.control, SIOCGSKNS).ok()?;
         if namespace(tap, TUNGETDEVNETNS).ok()? != own {
@@ -120,11 +120,11 @@ fn open_namespace(of: BorrowedFd<'_>, question: libc::Ioctl) -> io::Result<File>
     // SAFETY: the call takes no argument.
     let namespace = unsafe { libc::ioctl(of.as_raw_fd(), question, 0) };
     tap::check(namespace)?;
-    // SAFETY: the descriptor is new, and nobody else's.
+    // SAFETY: the call has just returned the descriptor, so this is its only owner.
     Ok(unsafe { File::from_raw_fd(namespace) })
 }
 
-/// Calls `inside` in the network namespace of `socket`: whoever drops something may be in another one.
+/// Calls `inside` in the network namespace of `socket`, since the dropping thread may be in another one.
 fn within<T: Send>(socket: &OwnedFd, inside: impl FnOnce() -> T + Send) -> io::Result<T> {
     use std::os::fd::AsFd;
     let namespace = open_namespace(socket.as_fd(), SIOCGSKNS)?;

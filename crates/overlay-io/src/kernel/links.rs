@@ -1,4 +1,4 @@
-//! Nodes between which the kernel carries frames, and how much it does.
+//! The links on which the kernel carries frames, and its counters.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -69,7 +69,7 @@ fn way_from(peer: &Peer) -> Option<([u32; 2], [u32; 2])> {
     Some(([short_cut.address.to_bits(), short_cut.own], [peer.session, peer.node.0.into()]))
 }
 
-/// A map, and what it says.
+/// A map, and its content.
 struct Mirror<K: Pod, V: Pod> {
     map: Table<K, V>,
     known: HashMap<K, V>,
@@ -85,7 +85,7 @@ impl<K: Pod + Eq + Hash, V: Pod + Eq> Mirror<K, V> {
         let Self { map, known } = self;
         known.retain(|key, _| wanted.contains_key(key) || map.remove(key).is_err());
         for (key, value) in wanted {
-            // What there is no room for is tried again the next time.
+            // Entries without room are tried again the next time.
             if known.get(&key) != Some(&value) && map.insert(key, value, 0).is_ok() {
                 known.insert(key, value);
             }

@@ -1,11 +1,11 @@
-// What carries frames between stations of two nodes whose link is not sealed (docs/adr/0021).
+// The kernel's fast path: carries frames between stations of two nodes on an unencrypted link (docs/adr/0021).
 //
 //   station's TAP ── from_station ──▶ VXLAN device ─ … ─ VXLAN device ── from_peer ──▶ station's TAP
-//        │ what it does not carry                             │ what it does not know
+//        │ all other frames                                   │ unknown frames
 //        ▼                                                    ▼
 //      plane ── its own TAP ── from_plane ──▶ VXLAN …      the plane's own TAP ──▶ plane
 //
-// What may pass here stands in the maps, which the plane writes; all else goes to the plane, and nothing goes from
+// The plane writes the maps, which list the frames to carry; all others go to the plane, and no frame goes from
 // one node to a third. crates/overlay-io/src/kernel.rs has the same numbers.
 
 #include <linux/bpf.h>
@@ -22,7 +22,7 @@
 #define MOST_SESSIONS (3 * MOST_NODES)
 #define MOST_FLOWS 4096
 
-// IEEE 802's second number for local experiments: what goes to the plane, and what it says.
+// IEEE 802's second ethertype for local experiments: frames to the plane, and its words.
 #define TYPE_PLANE 0x88b6
 
 #define IPV4_PROTOCOL 9
@@ -30,7 +30,7 @@
 #define IPV6_HEADER 40
 #define TCP_LENGTH 12
 #define UDP_HEADER 8
-// UDP may be a tunnel, whose segments have the headers of what is in it, too: no more than so many bytes.
+// UDP may be a tunnel, whose segments include inner headers: at most so many bytes.
 #define TUNNEL 160
 #define TTL 64
 
@@ -40,7 +40,7 @@ struct tap {
 	__u32 longest; // bytes of a frame that it may send
 };
 
-// Where frames of a node go.
+// The address of a node.
 struct peer {
 	__u32 address; // in the host's order, as in `bpf_tunnel_key`
 	__u32 vni;
@@ -48,13 +48,13 @@ struct peer {
 	__u32 is_alive;
 };
 
-// What frames come by.
+// The session of incoming frames.
 struct way {
 	__u32 address;
 	__u32 vni;
 };
 
-// By whom they are sent then.
+// Their sender.
 struct session {
 	__u32 number;
 	__u32 node;
@@ -166,8 +166,8 @@ static __always_inline __u32 headers_of(struct __sk_buff *skb, __be16 type, __u3
 	return transport + (length >> 4) * 4;
 }
 
-// How much a frame is, or all that a segment is cut into. Returns the bytes that the longest of them has at most; 0 if that
-// cannot be said.
+// The volume of a frame, or of all pieces of a segment. Returns an upper bound for the longest of them; 0 if it
+// is unknown.
 static __always_inline __u32 measure(struct __sk_buff *skb, __be16 type, struct volume *volume)
 {
 	__u32 size = skb->gso_size, length = skb->len, headers, inside = 0;
@@ -204,13 +204,13 @@ static __always_inline int send(struct __sk_buff *skb, const struct peer *peer)
 	key.tunnel_id = peer->vni;
 	key.remote_ipv4 = peer->address;
 	key.tunnel_ttl = TTL;
-	// What is too long is lost, not cut into fragments; and what stations send has checksums of its own.
+	// A too long frame is dropped, not fragmented; and frames of stations have checksums of their own.
 	if (bpf_skb_set_tunnel_key(skb, &key, sizeof(key), BPF_F_DONT_FRAGMENT | BPF_F_ZERO_CSUM_TX))
 		return TC_ACT_SHOT;
 	return bpf_redirect(vxlan, 0);
 }
 
-// Where a station's TAP hands over to the plane.
+// Hands a frame of a station's TAP over to the plane.
 SEC("classifier")
 int from_station(struct __sk_buff *skb)
 {
@@ -229,7 +229,7 @@ int from_station(struct __sk_buff *skb)
 	node = bpf_map_lookup_elem(&there, &to);
 	if (!node)
 		return TC_ACT_UNSPEC;
-	// Whoever sends with another's MAC is for the plane to judge.
+	// A frame with a foreign source MAC is for the plane to judge.
 	from = key_of(front.flow.from);
 	tap = bpf_map_lookup_elem(&here, &from);
 	if (!tap || tap->index != skb->ifindex)
@@ -245,7 +245,7 @@ int from_station(struct __sk_buff *skb)
 	return send(skb, peer);
 }
 
-// What the plane itself says to another one.
+// Words of this plane to another one.
 SEC("classifier")
 int from_plane(struct __sk_buff *skb)
 {
@@ -260,7 +260,7 @@ int from_plane(struct __sk_buff *skb)
 	return peer ? send(skb, peer) : TC_ACT_SHOT;
 }
 
-// To the plane, which knows what becomes of it.
+// Hands a frame over to the plane.
 static __always_inline int hand_over(struct __sk_buff *skb, const struct session *session)
 {
 	struct to_plane front = {};
@@ -272,7 +272,7 @@ static __always_inline int hand_over(struct __sk_buff *skb, const struct session
 	return bpf_redirect(plane, 0);
 }
 
-// Where frames of other nodes come out of the VXLAN device.
+// Frames of other nodes, from the VXLAN device.
 SEC("classifier")
 int from_peer(struct __sk_buff *skb)
 {
@@ -305,7 +305,7 @@ int from_peer(struct __sk_buff *skb)
 	return bpf_redirect(tap->index, BPF_F_INGRESS);
 }
 
-// What is left at the VXLAN device when nothing else is: the host itself takes nothing from there.
+// Remains at the VXLAN device after the process has ended, so that the host itself takes no frames from there.
 SEC("classifier")
 int nothing(struct __sk_buff *skb)
 {
@@ -313,5 +313,5 @@ int nothing(struct __sk_buff *skb)
 	return TC_ACT_SHOT;
 }
 
-// None of the helpers above is for the GPL alone.
+// No helper above requires a GPL license.
 char _license[] SEC("license") = "Apache-2.0";

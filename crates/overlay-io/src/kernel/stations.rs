@@ -1,4 +1,4 @@
-//! Stations between which the kernel carries frames.
+//! The stations whose frames the kernel carries.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,7 +14,7 @@ use super::devices::TapPlace;
 use super::{Table, table};
 use crate::tap::Tap;
 
-/// What may be carried soon.
+/// Stations that may be carried soon.
 pub struct Due(Vec<(Mac, ShortCut)>);
 
 /// See the module.
@@ -22,11 +22,11 @@ pub struct Stations {
     here: Table<[u8; 8], [u32; 2]>,
     there: Table<[u8; 8], u32>,
     taps: HashMap<PortId, Attached>,
-    /// What the maps say.
+    /// The content of the maps.
     known: HashMap<Mac, ShortCut>,
 }
 
-/// A TAP whose frames a program sees.
+/// A TAP with an attached program.
 pub struct Attached {
     pub tap: Arc<Tap>,
     pub place: TapPlace,
@@ -40,12 +40,12 @@ impl Stations {
         Ok(Self { here, there, taps: HashMap::new(), known: HashMap::new() })
     }
 
-    /// What a program sees of `port` is carried, which is not attached yet.
+    /// The frames of `port`, which is not attached yet, may be carried.
     pub fn attach(&mut self, port: PortId, attached: Attached) {
         self.taps.insert(port, attached);
     }
 
-    /// Leaves `port` to the plane. What is returned is to be dropped without locks.
+    /// Leaves `port` to the plane. The caller drops the result without locks.
     pub fn detach(&mut self, port: PortId) -> Option<Attached> {
         self.at(port).into_iter().for_each(|mac| self.remove(mac));
         self.taps.remove(&port)
@@ -67,7 +67,7 @@ impl Stations {
         None
     }
 
-    /// What is carried from and to `port`.
+    /// The entries for `port`.
     fn at(&self, port: PortId) -> Vec<Mac> {
         let known = self.known.iter();
         known.filter(|(_, known)| **known == ShortCut::Port(port)).map(|(mac, _)| *mac).collect()
@@ -95,7 +95,7 @@ impl Stations {
 
     pub fn extend(&mut self, due: Due) {
         for (mac, short_cut) in due.0 {
-            // What could not be removed would be so twice.
+            // An entry that could not be removed would be there twice.
             if !self.known.contains_key(&mac) {
                 self.insert(mac, short_cut);
             }
@@ -118,7 +118,7 @@ impl Stations {
             }
             ShortCut::Node(node) => self.there.insert(key, u32::from(node.0), 0),
         };
-        // What there is no room for the plane carries.
+        // Entries without room are left to the plane.
         if inserted.is_ok() {
             self.known.insert(mac, short_cut);
         }
@@ -130,7 +130,7 @@ impl Stations {
             Some(ShortCut::Node(_)) => self.there.remove(&key(mac)),
             None => return,
         };
-        // What stays is tried again with the MAC's next change.
+        // A remaining entry is removed with the MAC's next change.
         if matches!(removed, Ok(()) | Err(MapError::KeyNotFound)) {
             self.known.remove(&mac);
         }

@@ -1,4 +1,4 @@
-//! What the programs have carried, by its ends, and what they have not.
+//! The traffic that the programs have carried, by its ends, and what they dropped.
 
 use std::collections::HashMap;
 use std::io;
@@ -18,14 +18,14 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Why the programs drop something, in their order.
 const DROPS: [Counter; 3] = [Counter::Stranger, Counter::Malformed, Counter::NotWritten];
 
-/// What there was since the last look.
+/// The traffic since the last call.
 #[derive(Default)]
 pub struct Seen {
     pub flows: Vec<(Flow, Volume)>,
     pub dropped: Vec<(Counter, u64)>,
 }
 
-/// What a pair has sent, and when that was seen.
+/// The traffic of a pair, and when it was read.
 struct Pair {
     volume: [u64; 2],
     heard: Duration,

@@ -1,12 +1,12 @@
-//! What the programs hand over to the plane, and what planes say to each other on the way that frames take.
+//! Messages on the kernel's path: frames handed over by the programs to the plane, and words between planes.
 //!
 //! ```text
 //!  0             6        12       14                       18
 //!  │ destination │ source │ 0x88b6 │ session, or node       │ a frame; or a word, and zeroes
 //! ```
 //!
-//! What a plane says is such a frame to a node. There it is handed over in another one, of the session by which it came. A word is a
-//! byte, and how many bytes the question has, in two.
+//! A plane sends such a frame to a node. There it is handed over in another one, with the session by which it came. A word is a
+//! byte, and the length of the question in two bytes.
 
 use std::io::{self, IoSlice};
 
@@ -18,7 +18,7 @@ use crate::tap::Tap;
 /// `TYPE_PLANE` of the programs.
 const TYPE: [u8; 2] = [0x88, 0xb6];
 
-/// Bytes before what was handed over, or said.
+/// Bytes before a handed over frame, or a word.
 const FRONT: usize = 18;
 
 /// The least bytes of a frame on a wire.
@@ -27,7 +27,7 @@ const LEAST: usize = 60;
 /// No station's, as the coordinator gives them out.
 const ENDS: [u8; 12] = [2, 0x74, 0x72, 0xff, 0xff, 0xfe, 2, 0x74, 0x72, 0xff, 0xff, 0xff];
 
-/// What planes say.
+/// Words between planes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
     /// Does a frame of so many bytes arrive, as this one has?
@@ -36,26 +36,26 @@ pub enum Word {
     Answer(u16),
 }
 
-/// What was handed over.
+/// A handed over frame or word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandedOver<'a> {
     /// The session by which it came.
     pub session: u32,
-    /// What came by it.
+    /// Its session or port.
     pub what: What<'a>,
 }
 
-/// What it is.
+/// Its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What<'a> {
-    /// Something that the other plane says.
+    /// A word of the other plane.
     Said(Word),
-    /// A frame, and what is left to do with it.
+    /// A frame, and its pending offload work.
     Frame(VnetHeader, &'a [u8]),
 }
 
 impl<'a> HandedOver<'a> {
-    /// What was read; `None` if it is not the programs'.
+    /// Decodes the bytes that were read; `None` if they are not from the programs.
     pub fn decode(read: &'a [u8]) -> Option<Self> {
         let (header, read) = read.split_first_chunk::<{ vnet::LENGTH }>()?;
         let (session, frame) = split(read)?;
@@ -103,7 +103,7 @@ impl Word {
         }
     }
 
-    /// Bytes of the frame that says it.
+    /// Bytes of the frame that carries it.
     fn length(self) -> usize {
         match self {
             Self::Question(length) => LEAST.max(length.into()),

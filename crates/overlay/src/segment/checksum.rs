@@ -22,10 +22,10 @@ pub(super) fn fold(sum: u64) -> u16 {
     ((words >> 16) + (words & 0xffff)) as u16
 }
 
-/// Completes the partial checksum of `frame`, for those who would not; does nothing if it is not partial.
+/// Completes the partial checksum of `frame`, for receivers that would not; does nothing if it is not partial.
 ///
 /// # Errors
-/// If `vnet` does not fit the frame, which then is as it was.
+/// If `vnet` does not fit the frame, which is then unchanged.
 pub fn complete_checksum(vnet: &VnetHeader, frame: &mut [u8]) -> Result<(), VnetError> {
     vnet.validate(frame.len())?;
     if !vnet.needs_checksum() {

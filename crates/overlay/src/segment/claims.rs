@@ -1,19 +1,19 @@
-//! Whether what a device says of a frame is so.
+//! Checks whether a frame is as its device claims.
 
 use super::checksum::{fold, sum};
 use super::layout::{Ip, Layout, Transport};
 use super::split::Plan;
 use super::vnet::VnetHeader;
 
-/// False if `frame` is not what `vnet`, which came with it, says: if its pieces cannot be found, or its TCP or UDP checksum is
-/// neither right nor one that was rightly begun.
+/// False if `frame` contradicts `vnet`, which came with it: its pieces cannot be found, or its TCP or UDP checksum is
+/// neither complete nor a correct partial one.
 ///
-/// True of all on which nothing can be said, as of fragments and of what is wrapped in another datagram.
+/// True for all frames that cannot be checked, such as fragments and encapsulated ones.
 #[must_use]
-pub fn is_as_said(vnet: &VnetHeader, frame: &[u8]) -> bool {
+pub fn matches_claims(vnet: &VnetHeader, frame: &[u8]) -> bool {
     let is_cut = Plan::of(vnet, frame).is_ok();
     let checksum = Layout::of(frame).ok().and_then(|layout| Checksum::of(frame, layout));
-    is_cut && checksum.is_none_or(|checksum| checksum.is_as_said(vnet))
+    is_cut && checksum.is_none_or(|checksum| checksum.matches_claims(vnet))
 }
 
 /// The checksum of a datagram, and what it is of.
@@ -45,7 +45,7 @@ impl<'a> Checksum<'a> {
         Some(Self { layout, pseudo, transport })
     }
 
-    fn is_as_said(&self, vnet: &VnetHeader) -> bool {
+    fn matches_claims(&self, vnet: &VnetHeader) -> bool {
         let at = self.layout.transport.checksum_offset();
         let stored = word(self.transport, usize::from(at));
         let is_its = (usize::from(vnet.csum_start), vnet.csum_offset) == (self.layout.transport_at, at);
@@ -74,7 +74,7 @@ mod tests {
 
     const MACS: [u8; 12] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
 
-    /// A frame whose checksum is partial, with the header that says so.
+    /// A frame with a partial checksum, and its header.
     fn frame(ip: Ip, transport: Transport, payload: usize, tag: bool) -> (VnetHeader, Vec<u8>) {
         let (protocol, mut segment) = match transport {
             Transport::Tcp => {
@@ -118,29 +118,29 @@ mod tests {
     #[test]
     fn correct_claims_are_confirmed() {
         for (vnet, mut frame) in each() {
-            assert!(is_as_said(&vnet, &frame), "{vnet:?}");
+            assert!(matches_claims(&vnet, &frame), "{vnet:?}");
             complete_checksum(&vnet, &mut frame).unwrap();
-            assert!(is_as_said(&VnetHeader::default(), &frame), "{vnet:?}");
+            assert!(matches_claims(&VnetHeader::default(), &frame), "{vnet:?}");
             // As short frames are.
             frame.extend([0; 9]);
-            assert!(is_as_said(&VnetHeader::default(), &frame), "{vnet:?}");
+            assert!(matches_claims(&VnetHeader::default(), &frame), "{vnet:?}");
         }
     }
 
     #[test]
     fn a_checksum_that_is_wrong_is_noticed() {
         for (vnet, frame) in each() {
-            assert!(!is_as_said(&VnetHeader::default(), &frame), "nobody completes it");
+            assert!(!matches_claims(&VnetHeader::default(), &frame), "nobody completes it");
             let at = usize::from(vnet.csum_start + vnet.csum_offset);
             let mut other = frame.clone();
             other[at] ^= 0x40;
-            assert!(!is_as_said(&vnet, &other), "it was wrongly begun");
+            assert!(!matches_claims(&vnet, &other), "it was wrongly begun");
             let mut other = frame.clone();
             complete_checksum(&vnet, &mut other).unwrap();
             let last = other.len() - 1;
             other[last] ^= 1;
             let has_payload = last >= usize::from(vnet.csum_start) + 20;
-            assert!(!has_payload || !is_as_said(&VnetHeader::default(), &other));
+            assert!(!has_payload || !matches_claims(&VnetHeader::default(), &other));
         }
     }
 
@@ -148,7 +148,7 @@ mod tests {
     fn a_wrong_segment_claim_is_noticed() {
         let (vnet, frame) = frame(Ip::V4, Transport::Tcp, 3000, false);
         let segment = VnetHeader { gso_type: gso::TCPV4, gso_size: 1000, ..vnet };
-        assert!(is_as_said(&segment, &frame));
+        assert!(matches_claims(&segment, &frame));
         for wrong in [
             VnetHeader { gso_type: gso::UDP_L4, ..segment },
             VnetHeader { gso_type: gso::TCPV6, ..segment },
@@ -157,7 +157,7 @@ mod tests {
             VnetHeader { flags: 0, ..segment },
             VnetHeader { csum_start: 12, ..segment },
         ] {
-            assert!(!is_as_said(&wrong, &frame), "{wrong:?}");
+            assert!(!matches_claims(&wrong, &frame), "{wrong:?}");
         }
     }
 
@@ -178,9 +178,9 @@ mod tests {
             (VnetHeader::default(), Vec::new()),
             (VnetHeader::partial(60, 6), whole.clone()),
         ] {
-            assert!(is_as_said(&vnet, &frame), "{vnet:?}");
+            assert!(matches_claims(&vnet, &frame), "{vnet:?}");
         }
-        assert!(is_as_said(&vnet, &whole));
+        assert!(matches_claims(&vnet, &whole));
     }
 
     #[test]
@@ -198,7 +198,7 @@ mod tests {
             if rng.bool() {
                 vnet = VnetHeader::decode(&std::array::from_fn(|_| rng.u8(..)));
             }
-            let _ = is_as_said(&vnet, &frame);
+            let _ = matches_claims(&vnet, &frame);
         }
     }
 }

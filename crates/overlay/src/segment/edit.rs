@@ -1,10 +1,10 @@
-//! What differs between the headers of a segment and of its pieces.
+//! The header fields that differ between a segment and its pieces.
 //!
 //! | Header | Of a piece |
 //! |---|---|
 //! | IPv4 | total length; identification, one more with each piece; header checksum |
 //! | IPv6 | payload length |
-//! | TCP | sequence number; FIN, PSH and CWR, with which splitting and merging deal themselves |
+//! | TCP | sequence number; FIN, PSH and CWR, which splitting and merging handle themselves |
 //! | UDP | length |
 //! | both | the sum of the pseudo-header, which has the length in it |
 
@@ -19,11 +19,11 @@ pub(super) mod tcp {
     pub const PSH: u8 = 0x08;
     pub const URG: u8 = 0x20;
     pub const CWR: u8 = 0x80;
-    /// What only a segment's last piece has.
+    /// The fields that only a segment's last piece has.
     pub const ENDS: u8 = FIN | PSH;
 }
 
-/// What a header is to say of a part of a segment.
+/// The header fields of one piece.
 #[derive(Clone, Copy)]
 pub(super) struct Part {
     /// Which piece it is, or the first one of.
@@ -34,7 +34,7 @@ pub(super) struct Part {
     pub length: usize,
 }
 
-/// What a header says, computed once for all edits of copies of it.
+/// The parts of a header that are computed once for all edits of its copies.
 #[derive(Clone, Copy)]
 pub(super) struct Edit {
     pub layout: Layout,
@@ -50,7 +50,7 @@ pub(super) struct Edit {
 }
 
 impl Edit {
-    /// Of the header of `frame`, whose layout it is.
+    /// The values for the header of `frame`, which has this layout.
     pub fn of(frame: &[u8], layout: Layout) -> Self {
         let ip = &frame[layout.ip_at..layout.transport_at];
         let transport = &frame[layout.transport_at..];

@@ -1,4 +1,4 @@
-//! Where the headers of a frame are. Nothing is taken from what a sender says of them elsewhere.
+//! The positions of a frame's headers, found in the frame alone.
 
 use crate::ethernet::{Front, ethertype};
 
@@ -26,8 +26,8 @@ pub enum LayoutError {
     /// The IP header has another version than the ethertype.
     #[error("the IP header is of another version")]
     Version,
-    /// The IP or TCP header says that it is shorter than it can be.
-    #[error("a header is shorter than it can be")]
+    /// The IP or TCP header claims an impossible length.
+    #[error("a header is too short")]
     HeaderLength,
     /// It is a fragment.
     #[error("the datagram is a fragment")]
@@ -39,7 +39,7 @@ pub enum LayoutError {
     #[error("protocol {0} is neither TCP nor UDP")]
     Protocol(u8),
     /// No IP header could say how long it is.
-    #[error("the datagram is longer than IP can say")]
+    #[error("the datagram exceeds the maximum length of IP")]
     Long,
 }
 
@@ -76,7 +76,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// That of `frame`, whose datagram reaches to its end.
+    /// The layout of `frame`, whose datagram reaches to its end.
     pub fn of(frame: &[u8]) -> Result<Self, LayoutError> {
         let front = Front::of(frame).ok_or(LayoutError::Short)?;
         let ip_at = front.payload;

@@ -1,7 +1,7 @@
-//! From frames to a segment, where they are pieces of one.
+//! Merges frames into a segment.
 //!
 //! ```text
-//!            push: what can be followed     ┌─── push: the next piece, of full size, without FIN and PSH
+//!            push: a mergeable frame        ┌─── push: the next piece, of full size, without FIN and PSH
 //!  ┌───────┐ ─────────────────▶ ┌──────┐ ◀─┘
 //!  │ empty │                    │ open │ ────┐ push: the next piece, and the last
 //!  └───────┘ ◀───── take ────── └──────┘     ▼
@@ -12,9 +12,9 @@
 //!
 //! Any other push is refused: the segment is to be taken first.
 //!
-//! A frame is the next piece if its header is, byte for byte, the one that splitting would give it. So the rules of
+//! A frame is the next piece if its header is, byte for byte, the one that splitting would produce. So the rules of
 //! Linux's GRO hold (same addresses, VLAN, TTL, ports, acknowledgement, window, options; sequence and identification in
-//! order; the IPv4 checksum right), and the other side can be given back what it sent.
+//! order; the IPv4 checksum right), and the other side can restore the original frames.
 
 use arrayvec::ArrayVec;
 
@@ -28,10 +28,10 @@ pub const MOST_PIECES: usize = 64;
 /// Bytes of headers of a merged segment. Frames with more of them, which have long IPv6 extensions, pass alone.
 pub const MOST_HEADER: usize = 512;
 
-/// A frame, or several merged into a segment: what is to be written to a TAP, in this order.
+/// A frame, or several merged into a segment: the parts to write to a TAP, in this order.
 #[derive(Debug)]
 pub struct Segment<'m, 'a> {
-    /// What goes before it.
+    /// The header before it.
     pub vnet: VnetHeader,
     /// Its headers; of a frame that passes alone, all of it.
     pub header: &'m [u8],
@@ -50,7 +50,7 @@ pub struct Merger<'a> {
     payloads: ArrayVec<&'a [u8], MOST_PIECES>,
 }
 
-/// What the next piece has to be like.
+/// The required fields of the next piece.
 struct Run {
     edit: Edit,
     /// Bytes of payload in the first piece, and in all so far. Nothing follows a piece without any.
@@ -71,8 +71,8 @@ impl Default for Merger<'_> {
 }
 
 impl<'a> Merger<'a> {
-    /// Takes `frame`, which came with `vnet`, and returns true; or returns false if it does not go on with the segment
-    /// under construction: then that is to be taken first, after which any frame is taken.
+    /// Takes `frame`, which came with `vnet`, and returns true; or returns false if it does not continue the segment
+    /// under construction: the caller then takes that segment first, after which any frame is accepted.
     #[must_use]
     pub fn push(&mut self, vnet: VnetHeader, frame: &'a [u8]) -> bool {
         match self.first {
@@ -134,7 +134,7 @@ impl<'a> Merger<'a> {
 }
 
 impl Run {
-    /// What follows `frame`; `None` if nothing may. Its header is copied into `copy`.
+    /// The fields of the piece after `frame`; `None` if none may follow. Its header is copied into `copy`.
     fn of(vnet: &VnetHeader, frame: &[u8], copy: &mut [u8; MOST_HEADER]) -> Option<Self> {
         let layout = Layout::of(frame).ok()?;
         let (header, payload) = frame.split_at(layout.payload_at);

@@ -1,4 +1,4 @@
-//! Segments: what a TAP device with `IFF_VNET_HDR` hands over in one piece, of up to 64 KiB, and the frames that it
+//! Segments: TCP or UDP data of up to 64 KiB that a TAP device with `IFF_VNET_HDR` passes in one piece, and the frames that it
 //! stands for.
 //!
 //! ```text
@@ -14,15 +14,15 @@
 //! ```
 //!
 //! A piece is a frame of its own, except that its TCP or UDP checksum is *partial*, as the kernel leaves it to hardware: the
-//! field has the folded sum of the pseudo-header, and who sends the frame to where nobody completes it does so
+//! field has the folded sum of the pseudo-header. A node that sends the frame to a receiver without checksum offload completes it
 //! ([`complete_checksum`]).
 //!
-//! What is merged is what splitting gives back byte for byte, and nothing else. Frames come from instances and from
-//! peers, of which neither is trusted: nothing that they say makes this panic, or work without a bound.
+//! Only frames that splitting restores byte for byte are merged. Frames come from instances and from
+//! peers, and neither is trusted: no content makes this code panic, or work without a bound.
 //!
-//! * [`vnet`]: the header that travels with a frame. * [`split`], [`merge`]: the two ways.
-//! * `layout`: where headers are in a frame. * `edit`: what differs between the headers of pieces.
-//! * `checksum`: sums. * `claims`: whether what a device says of a frame is so.
+//! * [`vnet`]: the header that travels with a frame. * [`split`], [`merge`]: the two directions.
+//! * `layout`: positions of headers in a frame. * `edit`: differences between the headers of pieces.
+//! * `checksum`: sums. * `claims`: checks whether a frame is as its device claims.
 
 mod checksum;
 mod claims;
@@ -33,7 +33,7 @@ pub mod split;
 pub mod vnet;
 
 pub use checksum::complete_checksum;
-pub use claims::is_as_said;
+pub use claims::matches_claims;
 pub use layout::LayoutError;
 pub use merge::{Merger, Segment};
 pub use split::{Plan, SplitError};

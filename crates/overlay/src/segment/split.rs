@@ -1,4 +1,4 @@
-//! From a segment to frames that fit the tunnel.
+//! Splits a segment into frames that fit the tunnel.
 
 use super::edit::{Edit, Part, tcp};
 use super::layout::{Ip, Layout, LayoutError, Transport};
@@ -17,11 +17,11 @@ pub enum SplitError {
     /// Its headers are not good.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// It is not what its `gso_type` says.
-    #[error("gso_type {0} of a frame with other protocols")]
+    /// It does not match its `gso_type`.
+    #[error("gso_type {0} does not match the protocols of the frame")]
     Type(u8),
     /// The checksum is not that of the frame's TCP or UDP header.
-    #[error("a checksum at byte {start} + {offset}, where none is")]
+    #[error("there is no checksum at byte {start} + {offset}")]
     Checksum {
         /// `csum_start`
         start: u16,
@@ -29,7 +29,7 @@ pub enum SplitError {
         offset: u16,
     },
     /// Its pieces would have too many headers.
-    #[error("{pieces} pieces with {header} bytes of headers each, more than {MOST_HEADERS} together")]
+    #[error("{pieces} pieces with {header} bytes of headers each exceed {MOST_HEADERS} bytes in total")]
     Pieces {
         /// How many there would be.
         pieces: usize,
@@ -38,12 +38,12 @@ pub enum SplitError {
     },
 }
 
-/// How a frame is split. What is no segment has one piece, which is the frame.
+/// The plan for splitting a frame. A frame that is not a segment has one piece, itself.
 #[derive(Clone)]
 pub struct Plan {
     vnet: VnetHeader,
     pieces: usize,
-    /// Bytes of headers that each piece has of its own.
+    /// Bytes of headers of each piece.
     header: usize,
     /// Bytes of payload in all of them, and in each but the last one.
     payload: usize,
@@ -54,10 +54,10 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// How `frame`, which came with `vnet`, is split.
+    /// The plan for `frame`, which came with `vnet`.
     ///
     /// # Errors
-    /// If `vnet` is not good, or a segment is not one of TCP or UDP over IP as it says. A segment's length is the
+    /// If `vnet` is invalid, or the segment is not TCP or UDP over IP as claimed. A segment's length is the
     /// frame's, whatever its IP header says.
     pub fn of(vnet: &VnetHeader, frame: &[u8]) -> Result<Self, SplitError> {
         vnet.validate(frame.len())?;
@@ -101,7 +101,7 @@ impl Plan {
         self.pieces * self.header + self.payload
     }
 
-    /// What goes with each piece.
+    /// The header of each piece.
     #[must_use]
     pub fn piece_vnet(&self) -> VnetHeader {
         self.vnet
@@ -110,7 +110,7 @@ impl Plan {
     /// Bytes of piece `index`, of which the first has the most.
     ///
     /// # Panics
-    /// If there is no such piece.
+    /// If `index` is out of range.
     #[must_use]
     pub fn piece_length(&self, index: usize) -> usize {
         self.header + self.part(index).length
@@ -119,7 +119,7 @@ impl Plan {
     /// Writes piece `index` of `frame` to the front of `into`, and returns its length.
     ///
     /// # Panics
-    /// If there is no such piece, if `into` has no room for it, or if `frame` is not the plan's.
+    /// If `index` is out of range, if `into` has no room for it, or if `frame` is not the plan's.
     pub fn write_piece(&self, index: usize, frame: &[u8], into: &mut [u8]) -> usize {
         let part = self.part(index);
         let (header, rest) = into.split_at_mut(self.header);

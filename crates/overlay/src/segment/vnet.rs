@@ -22,17 +22,17 @@ pub mod gso {
     pub const NONE: u8 = 0;
     /// TCP over IPv4
     pub const TCPV4: u8 = 1;
-    /// UDP whose pieces are IP fragments. Kernels since 4.14 have none, and it is refused.
+    /// UDP with IP fragments as pieces. Kernels since 4.14 never send this; it is refused.
     pub const UDP: u8 = 3;
     /// TCP over IPv6
     pub const TCPV6: u8 = 4;
-    /// UDP whose pieces are datagrams
+    /// UDP with datagrams as pieces
     pub const UDP_L4: u8 = 5;
     /// A bit beside the value: CWR is for the first piece only.
     pub const ECN: u8 = 0x80;
 }
 
-/// How a frame is to be cut, and where its checksum is to be completed.
+/// How a frame is to be split, and where its checksum is to be completed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VnetHeader {
     /// Of [`flag`].
@@ -55,11 +55,11 @@ pub enum VnetError {
     /// Of these flags some are unknown.
     #[error("unknown flags in {0:#04x}")]
     Flags(u8),
-    /// No such type of segment.
+    /// The type of segment is unknown.
     #[error("unknown gso_type {0:#04x}")]
     Type(u8),
     /// [`gso::UDP`]
-    #[error("segments to be cut into IP fragments are not taken")]
+    #[error("segments of IP fragments (UFO) are not supported")]
     FragmentationOffload,
     /// A segment without [`flag::NEEDS_CSUM`].
     #[error("a segment's checksum must be partial")]
@@ -68,7 +68,7 @@ pub enum VnetError {
     #[error("a segment's gso_size must not be 0")]
     NoSize,
     /// The checksum is not in the frame.
-    #[error("a checksum at byte {at} of a frame of {length}")]
+    #[error("the checksum at byte {at} is outside a frame of {length} bytes")]
     ChecksumOutside {
         /// Where it would be.
         at: usize,
@@ -78,7 +78,7 @@ pub enum VnetError {
 }
 
 impl VnetHeader {
-    /// Of a frame that is not a segment and whose checksum is partial.
+    /// The header of a frame with a partial checksum that is not a segment.
     #[must_use]
     pub fn partial(csum_start: u16, csum_offset: u16) -> Self {
         Self { flags: flag::NEEDS_CSUM, csum_start, csum_offset, ..Self::default() }
@@ -108,13 +108,13 @@ impl VnetHeader {
         [self.flags, self.gso_type, a, b, c, d, e, f, g, h]
     }
 
-    /// True if the frame is to be cut into pieces.
+    /// True if the frame is a segment.
     #[must_use]
     pub fn is_segment(&self) -> bool {
         self.gso_type != gso::NONE
     }
 
-    /// True for a frame of UDP whose checksum is partial, and so for a piece of a segment of UDP.
+    /// True for a UDP frame with a partial checksum, and so for a piece of a UDP segment.
     #[must_use]
     pub fn is_udp(&self) -> bool {
         self.needs_checksum() && self.csum_offset == super::checksum::UDP_OFFSET

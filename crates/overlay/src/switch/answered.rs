@@ -1,5 +1,5 @@
-//! Questions that were answered here lately on behalf of a station. Who asks the same again was not helped by the answer: its
-//! address may be another station's by now, of which nobody has said so yet.
+//! Recently answered questions about a station. A station that repeats a question was not helped by the answer: the
+//! address may have passed to another station that has not announced it yet.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

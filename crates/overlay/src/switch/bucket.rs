@@ -1,4 +1,4 @@
-//! Limits on what is sent to many.
+//! Rate limits of broadcast and flooded frames.
 
 use std::time::Duration;
 
@@ -14,23 +14,23 @@ pub struct Rate {
     pub bytes: u32,
 }
 
-/// What may be sent to many from one port, or from one node.
+/// The limit of flooded frames from one port, or from one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FloodRates {
-    /// Frames to a MAC of which nobody knows where it is.
+    /// Frames to a MAC with an unknown place.
     pub unknown: Rate,
     /// Frames to all, or to a group.
     pub broadcast: Rate,
 }
 
-/// What is sent to many.
+/// The kinds of flooded frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flood {
-    /// A frame to a MAC of which nobody knows where it is.
+    /// A frame to a MAC with an unknown place.
     Unknown,
     /// A frame to all, or to a group.
     Broadcast,
-    /// A loop probe: it has to get through just when all else is at its limit.
+    /// A loop probe: it has to pass above all when the others are at their limit.
     Probe,
     /// A notice of a change, too.
     Notice,

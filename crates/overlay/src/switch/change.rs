@@ -1,14 +1,14 @@
-//! What follows when a way into a LAN is closed because of a loop, or opened again.
+//! Change notices: sent when a LAN port is blocked because of a loop, or opened again.
 //!
-//! Frames that went round came from everywhere, and the LAN has another way in now. So what was learned by frames is wrong, on
+//! Looping frames came from everywhere, and the LAN has another port now. So learned places are wrong, on
 //! each node and on the LAN's own switches:
 //!
 //! ```text
-//! node of the port ── notice, some times ──▶ all nodes ── reverse ARP for each station ──▶ their LANs
-//!   forgets what it has learned               do so, too
+//! node of the port ── notice, repeated ──▶ all nodes ── reverse ARP for each station ──▶ their LANs
+//!   forgets learned MACs                      likewise
 //! ```
 //!
-//! Nodes believe each other. From ports no notice is taken.
+//! Nodes trust each other. Notices from ports are ignored.
 
 use std::time::Duration;
 
@@ -17,27 +17,27 @@ use super::{Parcel, Place, Switch, To, resolution};
 use crate::ethernet::Front;
 use crate::mac::Mac;
 
-/// How often each change is told of, and in which intervals: notices are lost, or overtaken by frames that still go round.
+/// How often, and in which intervals, each change is announced: notices get lost, or are overtaken by looping frames.
 const NOTICES: u8 = 3;
 const NOTICE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What comes so soon after another notice is part of the same, or will be repeated.
+/// A notice so soon after another one is part of the same change, or will be repeated.
 const SAME: Duration = Duration::from_millis(500);
 
-/// How many stations LANs are told of at a time: a few thousand in a second.
+/// How many stations are announced to LANs at a time: a few thousand in a second.
 const AT_A_TIME: usize = 256;
 
-/// What a notice begins with, and is: "transhume LAN change".
+/// The header and content of a notice: "transhume LAN change".
 const MAGIC: &[u8; 4] = b"thlc";
 
-/// What is still to be said.
+/// The pending announcements.
 #[derive(Default)]
 pub(super) struct LanChanges {
     /// So many notices, and when the next one is due.
     notices: u8,
     due: Duration,
     heard: Option<Duration>,
-    /// Stations of which the LANs here have yet to be told, and whether that is to be done once more.
+    /// Stations that are still to be announced to the LANs here, and whether that is to be repeated.
     unannounced: Vec<Mac>,
     once_more: bool,
 }
@@ -52,20 +52,20 @@ impl Switch {
     /// A way into a LAN was closed here, or opened.
     pub(super) fn lan_has_changed(&mut self, now: Duration) {
         (self.lan_changes.notices, self.lan_changes.due) = (NOTICES, now);
-        self.learn_anew();
+        self.relearn();
     }
 
     /// A notice has come.
-    pub(super) fn hear_of_change(&mut self, now: Duration) {
+    pub(super) fn on_change_notice(&mut self, now: Duration) {
         if self.lan_changes.heard.is_none_or(|heard| now >= heard + SAME) {
             self.lan_changes.heard = Some(now);
-            self.learn_anew();
+            self.relearn();
         }
     }
 
-    fn learn_anew(&mut self) {
+    fn relearn(&mut self) {
         self.learned.forget_all();
-        // Were it begun anew each time, the last stations' turn might never come.
+        // A restart at each change could starve the last stations.
         self.lan_changes.once_more = true;
     }
 
@@ -84,7 +84,7 @@ impl Switch {
     }
 
     /// Adds to `out` what is due of notices and announcements.
-    pub(super) fn tell_of_changes(&mut self, now: Duration, out: &mut Vec<Parcel>) {
+    pub(super) fn announce_changes(&mut self, now: Duration, out: &mut Vec<Parcel>) {
         if self.ports.have_opened(now) {
             self.lan_has_changed(now);
         }
@@ -92,7 +92,7 @@ impl Switch {
             self.lan_changes.notices -= 1;
             self.lan_changes.due = now + NOTICE_INTERVAL;
             self.send_notice(out);
-            self.learn_anew();
+            self.relearn();
         }
         self.announce_next(now, out);
     }

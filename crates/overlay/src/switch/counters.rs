@@ -1,4 +1,4 @@
-//! What became of frames, counted.
+//! Counters of frames, by outcome.
 
 use serde::Serialize;
 
@@ -17,11 +17,11 @@ pub enum Reason {
     Blocked,
     /// It came from a port whose instance does not run here yet.
     Muted,
-    /// It came from a port whose instance is on its way elsewhere, or was for such a port and could not be kept.
+    /// It came from a port whose instance is moving away, or was for such a port and could not be kept.
     Paused,
     /// Too much was kept already for a MAC that is on its way.
     KeptFull,
-    /// It has the source MAC of an instance that lives elsewhere, or a station says in it what only nodes do.
+    /// Its source MAC belongs to an instance elsewhere, or a station sent a message that only nodes send.
     Spoofed,
     /// It went round, or a port brought what is ours.
     Loop,
@@ -35,7 +35,7 @@ pub enum Reason {
     BroadcastLimit,
     /// It is stamped with a topology that is not known, or not any more.
     UnknownVersion,
-    /// It is for everyone, and came from another neighbour than such frames do.
+    /// It is a broadcast, and came from another neighbour than the tree allows.
     ReversePath,
     /// There is no way to the node for which it is.
     Unreachable,

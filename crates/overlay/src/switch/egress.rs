@@ -1,4 +1,4 @@
-//! What becomes of a frame from another node.
+//! Handles a frame from another node.
 
 use std::time::Duration;
 
@@ -52,12 +52,12 @@ impl Switch {
         if forwarded && !self.is_followed(front.destination, now) {
             return Err(Reason::Stale);
         }
-        if !self.is_ours_sent_on(&passing) {
+        if !self.is_own_forwarded(&passing) {
             self.admit_from_node(&front, ingress, now)?;
         }
         match self.find(&front, now) {
             Some(Place::Port(port)) => self.hand_over(port, &passing, out),
-            _ => self.astray(&passing, out),
+            _ => self.forward_or_keep(&passing, out),
         }
     }
 
@@ -69,12 +69,12 @@ impl Switch {
 
     /// A MAC that was elsewhere has moved here, and what a station here sent to it comes after it: the source has been
     /// looked at when the frame left.
-    fn is_ours_sent_on(&self, passing: &Passing<'_>) -> bool {
+    fn is_own_forwarded(&self, passing: &Passing<'_>) -> bool {
         passing.forwarded && passing.ingress == self.me
     }
 
     /// The destination is not here. It may be about to come, or have left.
-    fn astray(&mut self, passing: &Passing<'_>, out: &mut Vec<To>) -> Result<Verdict, Reason> {
+    fn forward_or_keep(&mut self, passing: &Passing<'_>, out: &mut Vec<To>) -> Result<Verdict, Reason> {
         if let Some(kept) = self.moves.keep_for_arrival(passing, &self.limits) {
             return kept;
         }
@@ -112,11 +112,11 @@ impl Switch {
         let delivered = match probe {
             Some(probe) => self.check_probe_from_node(&probe, label.ingress, now),
             None if is_notice => {
-                self.hear_of_change(now);
+                self.on_change_notice(now);
                 Ok(())
             }
             None => self.admit_from_node(&front, label.ingress, now).and_then(|()| {
-                self.hear_claim(&passing);
+                self.learn_claim(&passing);
                 self.deliver(&passing, out)
             }),
         };

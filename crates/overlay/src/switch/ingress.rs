@@ -1,4 +1,4 @@
-//! What becomes of a frame from a local port.
+//! Handles a frame from a local port.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ impl Switch {
         }
         self.admit_from_port(&front, port, now)?;
         if front.destination.is_group() {
-            self.hear_claim(&passing);
+            self.learn_claim(&passing);
             return match self.question(port, &passing) {
                 Some((question, owner)) if self.answered.is_first(front.source, question.target(), now) => {
                     Ok(Verdict::Answered(question.answer(front.source, owner)))
@@ -100,9 +100,9 @@ impl Switch {
         Err(Reason::Loop)
     }
 
-    /// A question for the MAC of an instance that is not behind the same port, which it is. One that has yet to arrive is answered, too: who
-    /// is not answered asks again a second later only, and is silent as long. Whoever asks in the name of an address that is another's is
-    /// heard by all: it may have moved to there.
+    /// A question for the MAC of an instance that is not behind the same port. One that has yet to arrive is answered, too: an
+    /// asker without an answer repeats the question only a second later, and is silent meanwhile. A question in the name of a foreign address is
+    /// flooded: the address may have moved there.
     fn question(&self, port: PortId, passing: &Passing<'_>) -> Option<(Question, Station)> {
         let question = Question::of(&passing.front, passing.frame.bytes)?;
         let (mac, managed) = self.managed.owner(question.target())?;
@@ -111,12 +111,12 @@ impl Switch {
             .then(|| (question, managed.station(mac)))
     }
 
-    /// Notes what the sender says of itself.
-    pub(super) fn hear_claim(&mut self, passing: &Passing<'_>) {
+    /// Learns from the claims of the sender.
+    pub(super) fn learn_claim(&mut self, passing: &Passing<'_>) {
         let sender = passing.front.source;
         match resolution::claim(&passing.front, passing.frame.bytes) {
-            Some(Claim::Address(address)) => self.managed.hear_claim(address, sender),
-            Some(Claim::Router(address)) => self.managed.hear_router(address, sender),
+            Some(Claim::Address(address)) => self.managed.learn_claim(address, sender),
+            Some(Claim::Router(address)) => self.managed.learn_router(address, sender),
             None => {}
         }
     }

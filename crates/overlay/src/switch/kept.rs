@@ -1,4 +1,4 @@
-//! Frames that are kept for MACs on their way.
+//! Frames that are kept for moving MACs.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use crate::mac::Mac;
 use crate::segment::VnetHeader;
 use crate::topology::NodeId;
 
-/// A frame, and what its label said.
+/// A frame, and its label.
 pub(super) struct KeptFrame {
     vnet: VnetHeader,
     bytes: Box<[u8]>,
@@ -49,7 +49,7 @@ impl Kept {
         Ok(Verdict::Held)
     }
 
-    /// What `others` has comes behind.
+    /// Appends the frames of `others`.
     pub fn append(&mut self, mut others: Self) {
         self.frames.append(&mut others.frames);
         self.bytes += others.bytes;
@@ -70,7 +70,7 @@ pub(super) struct Leaving {
 /// A MAC that is prepared here.
 pub(super) struct Arriving {
     pub port: PortId,
-    /// With which the move is to be committed.
+    /// The epoch that the commit of the move must have.
     pub epoch: Epoch,
     pub committed: bool,
     pub kept: Kept,
@@ -89,7 +89,7 @@ impl Moves {
         self.arriving.contains_key(&mac) || self.leaving.contains_key(&mac)
     }
 
-    /// Keeps a frame whose MAC lives on `port`, if it is the one for which the port is closed.
+    /// Keeps a frame whose MAC is on `port`, if the port is paused for it.
     pub fn keep(
         &mut self,
         port: PortId,
@@ -104,7 +104,7 @@ impl Moves {
         Some(arriving.kept.keep(passing, limits, in_all))
     }
 
-    /// Keeps a frame whose MAC is about to live here.
+    /// Keeps a frame whose MAC is about to move here.
     pub fn keep_for_arrival(
         &mut self,
         passing: &Passing<'_>,

@@ -1,12 +1,12 @@
-//! What stands before every frame between nodes.
+//! The label before every frame between nodes.
 //!
 //! ```text
 //!  0      1      2         4         6                   10
 //!  │ kind │ hops │ ingress │ to node │ topology version  │ frame …       all big-endian
 //! ```
 //!
-//! kind is 0 for a frame to a node, 1 for one that a node has sent on after the MAC that moved away from it, and 2
-//! for one to everyone, where "to node" is 0. hops is not 0.
+//! kind is 0 for a frame to a node, 1 for a frame that a node has forwarded after a moved MAC, and 2
+//! for a broadcast, where "to node" is 0. hops is not 0.
 
 use crate::topology::{NodeId, Version};
 
@@ -36,7 +36,7 @@ pub struct Label {
 
 /// Bytes that are no label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the bytes before a frame are no label")]
+#[error("malformed label before a frame")]
 pub struct InvalidLabel;
 
 impl Label {

@@ -1,6 +1,6 @@
-//! Where MACs were seen that nobody manages.
+//! Learned places of unmanaged MACs.
 //!
-//! In a full table the place that has the most MACs makes room: whoever floods with ever new ones displaces its own.
+//! In a full table the place with the most MACs makes room: a flood of new MACs displaces MACs of its own place.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use indexmap::IndexMap;
 use super::{Place, PortId};
 use crate::mac::Mac;
 
-/// How many changes of place within [`WINDOW`] are followed.
+/// How many changes of place within [`FLAP_INTERVAL`] are followed.
 const MOST_MOVES: u8 = 5;
 
 /// The time in which changes of place are counted, and for which a MAC that makes too many stays where it is.
-const WINDOW: Duration = Duration::from_secs(10);
+const FLAP_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A full table is looked through for old entries at most this often.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
@@ -26,7 +26,7 @@ const CANDIDATES: usize = 8;
 /// How many entries are looked at for these.
 const MOST_LOOKED_AT: usize = 64;
 
-/// What a MAC in a VLAN is filed under.
+/// The key of a MAC in a VLAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key(u64);
 
@@ -55,14 +55,14 @@ pub(super) struct Learned {
     pub place: Place,
     /// When last.
     pub seen: Duration,
-    window: Duration,
+    interval_start: Duration,
     moves: u8,
 }
 
-/// What became of something learned.
+/// The result of learning a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lesson {
-    /// The table says so now.
+    /// The table has this place now.
     Known,
     /// So it does, and another one was forgotten for it.
     Displaced,
@@ -77,7 +77,7 @@ pub(super) struct LearnedMacs {
     table: IndexMap<Key, Learned, RandomState>,
     /// How many each place has.
     shares: HashMap<Place, usize, RandomState>,
-    /// Where in the table it is looked next for one to be displaced.
+    /// Where the search for an entry to displace continues in the table.
     hand: usize,
     limit: usize,
     age: Duration,
@@ -105,7 +105,7 @@ impl LearnedMacs {
         let lesson = if now < learned.seen + self.age {
             learned.see(place, now)
         } else {
-            *learned = Learned { place, seen: now, window: now, moves: 0 };
+            *learned = Learned { place, seen: now, interval_start: now, moves: 0 };
             Lesson::Known
         };
         let after = learned.place;
@@ -128,7 +128,7 @@ impl LearnedMacs {
             }
             lesson = Lesson::Displaced;
         }
-        self.table.insert(key, Learned { place, seen: now, window: now, moves: 0 });
+        self.table.insert(key, Learned { place, seen: now, interval_start: now, moves: 0 });
         *self.shares.entry(place).or_default() += 1;
         lesson
     }
@@ -138,7 +138,7 @@ impl LearnedMacs {
     fn least_missed(&mut self, place: Place) -> Option<usize> {
         let most = self.shares.values().max()?;
         let shares = |place: &Place| self.shares.get(place) == Some(most);
-        // Of several that have as many, its own.
+        // Of several places with as many, the frame's own.
         let crowded = if shares(&place) { place } else { *self.shares.keys().find(|place| shares(place))? };
         let length = self.table.len();
         let mut candidates = Vec::with_capacity(CANDIDATES);
@@ -202,15 +202,15 @@ impl Learned {
             self.seen = now;
             return Lesson::Known;
         }
-        if now >= self.window + WINDOW {
-            (self.window, self.moves) = (now, 0);
+        if now >= self.interval_start + FLAP_INTERVAL {
+            (self.interval_start, self.moves) = (now, 0);
         }
         if self.moves >= MOST_MOVES {
             return Lesson::Flap;
         }
         self.moves += 1;
         if self.moves == MOST_MOVES {
-            self.window = now;
+            self.interval_start = now;
         }
         (self.place, self.seen) = (place, now);
         Lesson::Known

@@ -1,4 +1,4 @@
-//! Where the coordinator says that MACs are.
+//! Places of managed MACs, as set by the coordinator.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -16,7 +16,7 @@ use crate::topology::NodeId;
 /// The most addresses of one MAC.
 pub const MAX_ADDRESSES: usize = 64;
 
-/// Where an instance's MAC lives.
+/// The place of an instance's MAC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// The MAC, in all VLANs.
@@ -31,7 +31,7 @@ pub struct Entry {
     pub addresses: Vec<IpAddr>,
 }
 
-/// What is known of a managed MAC. What each frame needs is apart, so that many MACs fit into the cache.
+/// The entry of a managed MAC. Fields that each frame needs are apart, so that many MACs fit into the cache.
 #[derive(Clone, Debug)]
 pub(super) struct Managed {
     /// `None` when the instance has ended.
@@ -44,13 +44,13 @@ struct Past {
     epoch: Epoch,
     addresses: Vec<IpAddr>,
     since: Duration,
-    /// Whose it was before, and until when what it sent from there is believed.
+    /// Its previous place, and until when frames from there are accepted.
     former: Option<(NodeId, Duration)>,
     /// Until when this node, where the MAC once was, sends on what still comes for it.
     forwards_until: Duration,
     /// Until when other nodes may send on to here what came to them for the MAC.
     follows_until: Duration,
-    /// Whether it has said that it is a router of IPv6.
+    /// True if it has announced itself as an IPv6 router.
     is_router: bool,
 }
 
@@ -60,12 +60,12 @@ impl Managed {
         self.past.epoch
     }
 
-    /// What the instance has.
+    /// The addresses of the instance.
     pub fn addresses(&self) -> &[IpAddr] {
         &self.past.addresses
     }
 
-    /// What is said of it, whose MAC is `mac`, to others.
+    /// The facts about it that are announced to others; its MAC is `mac`.
     pub fn station(&self, mac: Mac) -> Station {
         Station { mac, is_router: self.past.is_router }
     }
@@ -103,7 +103,7 @@ pub(super) struct ManagedMacs {
     me: NodeId,
     grace: Duration,
     table: HashMap<Mac, Managed, RandomState>,
-    /// Whose an address is. Two may have the same one; then it is nobody's that we would answer for.
+    /// The owner of an address. With two claims it has none that we would answer for.
     owners: HashMap<IpAddr, Owners, RandomState>,
 }
 
@@ -119,14 +119,14 @@ impl ManagedMacs {
         Self { me, grace, table: HashMap::default(), owners: HashMap::default() }
     }
 
-    /// What is known of `mac`, unless its instance has ended.
+    /// The entry of `mac`, unless its instance has ended.
     #[inline]
     pub fn get(&self, mac: Mac) -> Option<&Managed> {
         self.table.get(&mac).filter(|managed| managed.home.is_some())
     }
 
     /// Whether `epoch` is higher than all that is known of `mac`, also if its instance has ended.
-    pub fn is_news(&self, mac: Mac, epoch: Epoch) -> bool {
+    pub fn is_newer(&self, mac: Mac, epoch: Epoch) -> bool {
         self.table.get(&mac).is_none_or(|managed| managed.past.epoch < epoch)
     }
 
@@ -144,9 +144,9 @@ impl ManagedMacs {
         self.table.len()
     }
 
-    /// Takes what the coordinator says, if it is news: `home` is `None` for an instance that has ended.
+    /// Applies an update of the coordinator, if it is new: `home` is `None` for an instance that has ended.
     pub fn push(&mut self, entry: &Entry, home: Option<Place>, now: Duration) -> bool {
-        if !self.is_news(entry.mac, entry.epoch) {
+        if !self.is_newer(entry.mac, entry.epoch) {
             return false;
         }
         let mut past = Past {
@@ -167,7 +167,7 @@ impl ManagedMacs {
         true
     }
 
-    /// How long what is sent on after a MAC may be under way: others hear later than this node that it has moved, and send on for the grace time.
+    /// How long a frame forwarded after a MAC may be in flight: others learn later than this node that it has moved, and forward for the grace time.
     fn follows(&self) -> Duration {
         self.grace * 2
     }
@@ -226,20 +226,20 @@ impl ManagedMacs {
         }
     }
 
-    /// Whether `address` is managed, and was last claimed by a MAC of which that is not known.
+    /// True if `address` is managed, and was last claimed by a MAC that is not its owner.
     pub fn is_disputed(&self, address: IpAddr) -> bool {
         self.owners.get(&address).is_some_and(|owners| owners.is_disputed)
     }
 
-    /// A station says that `mac` has `address`.
-    pub fn hear_claim(&mut self, address: IpAddr, mac: Mac) {
+    /// A station claims that `mac` has `address`.
+    pub fn learn_claim(&mut self, address: IpAddr, mac: Mac) {
         if let Some(owners) = self.owners.get_mut(&address) {
             owners.is_disputed = !owners.macs.contains(&mac);
         }
     }
 
-    /// A station says that `mac` is a router of IPv6 that has `address`. In the name of another station that is not believed.
-    pub fn hear_router(&mut self, address: Ipv6Addr, mac: Mac) {
+    /// A station claims that `mac` is an IPv6 router with `address`. Claims in the name of another station are ignored.
+    pub fn learn_router(&mut self, address: Ipv6Addr, mac: Mac) {
         let owners = self.owners.get(&IpAddr::V6(address));
         let is_others = owners.is_some_and(|owners| !owners.macs.contains(&mac));
         let managed = self.table.get_mut(&mac).filter(|managed| managed.home.is_some() && !is_others);
@@ -324,14 +324,14 @@ mod tests {
     fn the_last_claim_owns_an_address() {
         let mut macs = macs();
         let (other, address) = (Mac([2, 0, 0, 0, 0, 2]), IpAddr::from([10, 0, 0, 1]));
-        macs.hear_claim(address, other);
+        macs.learn_claim(address, other);
         macs.push(&entry(1, 1), Some(Place::Node(OTHER)), SECOND);
         assert_eq!(macs.owner(address).unwrap().0, MAC);
-        macs.hear_claim(address, other);
+        macs.learn_claim(address, other);
         assert!(macs.owner(address).is_none() && macs.is_disputed(address));
-        macs.hear_claim(address, MAC);
+        macs.learn_claim(address, MAC);
         assert!(macs.owner(address).is_some() && !macs.is_disputed(address));
-        macs.hear_claim(address, other);
+        macs.learn_claim(address, other);
         macs.push(&entry(2, 1), Some(Place::Node(OTHER)), SECOND);
         assert!(macs.owner(address).is_some(), "what the coordinator says last is believed");
     }
@@ -342,19 +342,19 @@ mod tests {
         let (other, own, others) =
             (Mac([2, 0, 0, 0, 0, 2]), "fe80::1".parse().unwrap(), "fe80::2".parse().unwrap());
         let addressed = |mac, address| Entry { mac, addresses: vec![IpAddr::V6(address)], ..entry(1, 1) };
-        macs.hear_router(own, MAC);
+        macs.learn_router(own, MAC);
         macs.push(&addressed(MAC, own), Some(Place::Node(OTHER)), SECOND);
         macs.push(&addressed(other, others), Some(Place::Node(OTHER)), SECOND);
         let is_router = |macs: &ManagedMacs, mac| macs.get(mac).unwrap().station(mac).is_router;
-        macs.hear_router(others, MAC);
+        macs.learn_router(others, MAC);
         assert!(!is_router(&macs, MAC), "in the name of another one, or before it was managed");
-        macs.hear_router(own, MAC);
-        macs.hear_router("fe80::3".parse().unwrap(), other);
+        macs.learn_router(own, MAC);
+        macs.learn_router("fe80::3".parse().unwrap(), other);
         assert!(is_router(&macs, MAC) && is_router(&macs, other));
         macs.push(&entry(2, 1), Some(Place::Port(PortId(1))), SECOND);
         assert!(is_router(&macs, MAC));
         macs.push(&entry(3, 1), None, SECOND);
-        macs.hear_router(own, MAC);
+        macs.learn_router(own, MAC);
         macs.push(&entry(4, 1), Some(Place::Node(OTHER)), SECOND);
         assert!(!is_router(&macs, MAC), "another one has its MAC");
     }

@@ -5,17 +5,18 @@
 //!                   (ingress)                (transit)                (egress)
 //! ```
 //!
-//! The ingress node decides: it knows where the MAC is, and stamps a [`Label`] with the node and the version of the
-//! topology. Transit nodes look at labels alone. The egress node finds the port. What is for everyone, or for a MAC
-//! of which nobody knows where it is, goes down the tree of the ingress node ([`topology`](crate::topology)).
+//! The ingress node decides: it knows the place of the MAC, and stamps a [`Label`] with the node and the version of the
+//! topology. Transit nodes look at labels alone. The egress node finds the port. Broadcasts, and frames to a MAC
+//! with an unknown place, go down the tree of the ingress node ([`topology`](crate::topology)).
 //!
-//! * [`Label`]: what stands before a frame between nodes. `versions`: topologies, changed in two phases.
-//! * `ports`: local attachments, and how they are blocked when a loop is found. `probe`: how loops are looked for. `change`: what
-//!   follows when a way into a LAN is closed or opened.
-//! * `managed`, `learned`: where MACs are, as the coordinator says, and as is seen.
-//! * `path`: what becomes of a frame, from a port (`ingress`) and from a node (`egress`). `resolution`: ARP and neighbour discovery, answered on behalf of instances, and `answered`
-//!   lately.
-//! * `short_cuts`: what need not pass the switch. `moves`: how a MAC moves from one node to another. `kept`: what is kept for it meanwhile. `bucket`: limits. `counters`, `state`: what can be shown.
+//! * [`Label`]: the header before a frame between nodes. `versions`: topologies, changed in two phases.
+//! * `ports`: local attachments, and their blocking when a loop is found. `probe`: loop detection. `change`: notices
+//!   when a LAN port is blocked or opened.
+//! * `managed`, `learned`: places of MACs, set by the coordinator or learned from frames.
+//! * `path`: the processing of a frame from a port (`ingress`) and from a node (`egress`). `resolution`: ARP and neighbour discovery,
+//!   answered on behalf of instances; `answered`: recent answers.
+//! * `short_cuts`: frames that bypass the switch. `moves`: moves of MACs between nodes. `kept`: frames kept meanwhile.
+//!   `bucket`: rate limits. `counters`, `state`: for display.
 
 mod answered;
 mod bucket;
@@ -66,7 +67,7 @@ pub use short_cuts::{Changes, ShortCut};
 pub use state::{MacState, Origin, PortState, State};
 pub use versions::{InvalidVersion, KEPT_VERSIONS};
 
-/// How often old entries are looked for.
+/// How often old entries are removed.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A local attachment.
@@ -86,9 +87,9 @@ pub enum From {
     Port(PortId),
     /// Another node.
     Link {
-        /// Who sent it, as the tunnel proves.
+        /// The sender, as authenticated by the tunnel.
         neighbour: NodeId,
-        /// What stood before it.
+        /// Its label.
         label: Label,
     },
     /// This node, to which there is a link, by a short cut: the frame is from a station there, and for one here, as far as that
@@ -105,17 +106,17 @@ pub enum To {
     Link {
         /// To whom it is sent.
         neighbour: NodeId,
-        /// What stands before it.
+        /// Its label.
         label: Label,
     },
 }
 
-/// What became of a frame.
+/// The outcome of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It goes to one place.
     Forwarded,
-    /// It goes to many places, or to none because there is nobody else.
+    /// It goes to several places, or to none because there are no others.
     Flooded,
     /// It is kept for a MAC that is on its way.
     Held,
@@ -150,9 +151,9 @@ pub struct Limits {
     pub kept_bytes: usize,
     /// Bytes kept for all MACs that are on their way.
     pub kept_bytes_in_all: usize,
-    /// What one port may send to many.
+    /// The limit of flooded frames from one port.
     pub port_flood: FloodRates,
-    /// What may come from one node to many.
+    /// The limit of flooded frames from one node.
     pub node_flood: FloodRates,
 }
 
@@ -215,7 +216,7 @@ impl Switch {
         }
     }
 
-    /// A port is there from now on; one of the same number starts anew.
+    /// Adds a port; one with the same number is replaced.
     pub fn attach(&mut self, port: PortId, kind: PortKind) {
         self.detach(port);
         self.ports.attach(port, kind, self.limits.port_flood);
@@ -235,7 +236,7 @@ impl Switch {
         }
     }
 
-    /// Takes routes, to forward frames that others stamp with their version. What is known already stays as it is.
+    /// Installs routes, to forward frames that others stamp with their version. A known version stays as it is.
     ///
     /// # Errors
     /// If they are another node's, or too old.
@@ -259,15 +260,15 @@ impl Switch {
         Ok(())
     }
 
-    /// What is to be done about ten times a second: probes and other frames that are due are added to `out`, what is old is
-    /// forgotten.
+    /// Does the periodic work, about ten times a second: probes and other due frames are added to `out`, and old entries
+    /// are removed.
     pub fn tick(&mut self, now: Duration, out: &mut Vec<Parcel>) {
         let due: Vec<_> = self.ports.due_probes(now).collect();
         out.extend(due.into_iter().map(|port| {
             let probe = Probe { node: self.me, port, nonce: self.probe_nonce(port) };
             Parcel::whole(To::Port(port), probe.encode())
         }));
-        self.tell_of_changes(now, out);
+        self.announce_changes(now, out);
         if now >= self.swept + SWEEP_INTERVAL {
             self.swept = now;
             self.learned.sweep(now);
@@ -276,15 +277,15 @@ impl Switch {
         }
     }
 
-    /// The frames that tell a LAN where the managed `mac` is: one of reverse ARP, and one for each of its addresses.
-    /// They are to be handed to [`Switch::forward`] as if its port had sent them. Empty if it is not managed.
+    /// The frames that announce the managed `mac` to a LAN: one reverse ARP, and one for each of its addresses.
+    /// The caller passes them to [`Switch::forward`] as if its port had sent them. Empty if it is not managed.
     #[must_use]
     pub fn announcements(&self, mac: Mac) -> Vec<Vec<u8>> {
         let Some(managed) = self.managed.get(mac) else { return Vec::new() };
         resolution::announcements(managed.station(mac), managed.addresses())
     }
 
-    /// What became of frames.
+    /// The counters of frames.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters

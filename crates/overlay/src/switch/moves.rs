@@ -1,22 +1,22 @@
-//! How a MAC moves from one node to another, or from one port to another.
+//! Moves of a MAC from one node to another, or from one port to another.
 //!
 //! ```text
 //! source                                destination
 //!    │                                     │ prepare: the port is muted, frames for the MAC are kept
 //!    │ pause: nothing leaves, frames       │
 //!    │ for the MAC are kept                │
-//!  ══╪═══ the coordinator writes down the new place and epoch, and tells all nodes: commit ═══╪══
-//!    │ the kept frames go after the MAC,   │
-//!    │ then stragglers, for the grace time │ still muted
+//!  ══╪═══ commit: the coordinator records the new place and epoch, and tells all nodes ═══════╪══
+//!    │ the kept frames follow the MAC,     │
+//!    │ then late ones, for the grace time  │ still muted
 //!    │                                     │ resume: the kept frames, then all others
 //!
-//! rolled back instead:
-//!    │ unpause: the kept frames, then on   │ abort: what was kept goes back to the source
+//! rollback instead:
+//!    │ unpause: the kept frames, then on   │ abort: kept frames go back to the source
 //! ```
 //!
-//! The engine resumes when the nodes whose stations matter have the commit: a node that does not know yet takes what
-//! comes from the new place for a lie. Only frames for the MAC alone are kept. What was sent to many has come to many
-//! nodes, and kept at two of them it would come to the instance twice.
+//! The engine resumes the instance when the relevant nodes have the commit: a node without it drops frames
+//! from the new place as spoofed. Only unicast frames for the MAC are kept. A broadcast reaches many
+//! nodes, and if two of them kept it, the instance would get it twice.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -29,12 +29,12 @@ use crate::mac::Mac;
 use crate::segment::VnetHeader;
 use crate::topology::NodeId;
 
-/// A frame that is to be sent, and where.
+/// A frame to send, and its destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parcel {
     /// Where it goes.
     pub to: To,
-    /// What is left to do with it, as in a [`Frame`](super::Frame).
+    /// The offload work that is still to be done for it, as in a [`Frame`](super::Frame).
     pub vnet: VnetHeader,
     /// The frame.
     pub bytes: Box<[u8]>,
@@ -51,31 +51,31 @@ impl Parcel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// The address is no station's.
-    #[error("{0} is no address of a station")]
+    #[error("{0} is not a station's address")]
     NoStation(Mac),
     /// More than [`MAX_ADDRESSES`].
     #[error("{0} has more than {MAX_ADDRESSES} addresses")]
     TooManyAddresses(Mac),
     /// There are as many managed MACs as there may be.
-    #[error("there is no room for {0}")]
+    #[error("the table of stations is full: no room for {0}")]
     Full(Mac),
     /// The port is not there, or not known.
     #[error("{0} has no port here")]
     NoPort(Mac),
-    /// The MAC lives elsewhere.
-    #[error("{0} does not live here")]
+    /// The MAC is on another node.
+    #[error("{0} is not on this node")]
     NotHere(Mac),
     /// The epoch is not a new one.
     #[error("{0} has moved in the meantime")]
     Old(Mac),
     /// A move to here is under way, to be resumed or aborted first.
-    #[error("{0} is on its way to here")]
+    #[error("{0} is moving to this node")]
     Arriving(Mac),
     /// The move is not committed.
     #[error("{0} has not moved here yet")]
     NotCommitted(Mac),
     /// The move is committed.
-    #[error("{0} has moved here")]
+    #[error("{0} has already moved here")]
     Committed(Mac),
 }
 
@@ -88,7 +88,7 @@ impl Switch {
     /// here is under way.
     pub fn prepare(&mut self, mac: Mac, port: PortId, epoch: Epoch) -> Result<(), Refused> {
         self.ports.get(port).ok_or(Refused::NoPort(mac))?;
-        if !self.managed.is_news(mac, epoch) {
+        if !self.managed.is_newer(mac, epoch) {
             return Err(Refused::Old(mac));
         }
         if let Some(arriving) = self.moves.arriving.get(&mac) {
@@ -120,14 +120,14 @@ impl Switch {
         Ok(())
     }
 
-    /// Takes what the coordinator says of a MAC. Returns whether it is news: what is as old as what is known, or older,
-    /// changes nothing. Frames that were kept for the MAC, and now go elsewhere, are added to `out`, and are to be sent
+    /// Applies the coordinator's entry of a MAC. Returns whether it is new: an entry as old as the known one, or older,
+    /// changes nothing. Kept frames for the MAC that now go elsewhere are added to `out`, and are to be sent
     /// before any other.
     ///
     /// # Errors
-    /// If the entry breaks a limit, or says that the MAC is on a port of this node that is not there.
+    /// If the entry breaks a limit, or names a port of this node that does not exist.
     pub fn commit(&mut self, entry: &Entry, now: Duration, out: &mut Vec<Parcel>) -> Result<bool, Refused> {
-        if !self.managed.is_news(entry.mac, entry.epoch) {
+        if !self.managed.is_newer(entry.mac, entry.epoch) {
             return Ok(false);
         }
         let home = self.home_of(entry)?;
@@ -170,7 +170,7 @@ impl Switch {
         Ok(Place::Port(port))
     }
 
-    /// The MAC lives on `port` from now on. If it was prepared it does not run before [`Switch::resume`].
+    /// The MAC is on `port` from now on. If it was prepared, it does not run before [`Switch::resume`].
     fn arrived(&mut self, mac: Mac, port: PortId, out: &mut Vec<Parcel>) {
         let mut kept = self.moves.leaving.remove(&mac).map(|leaving| leaving.kept).unwrap_or_default();
         match self.moves.arriving.remove(&mac) {
@@ -187,7 +187,7 @@ impl Switch {
         }
     }
 
-    /// The MAC lives on another node from now on. Its port here stays as it is: nothing runs behind it.
+    /// The MAC is on another node from now on. Its port here stays as it is: nothing runs behind it.
     fn left(&mut self, entry: &Entry, node: NodeId, out: &mut Vec<Parcel>) {
         if let Some(leaving) = self.moves.leaving.remove(&entry.mac) {
             self.send_on(leaving.kept, node, out);
@@ -200,7 +200,7 @@ impl Switch {
         }
     }
 
-    /// What was kept goes after its MAC, but no frame does so twice.
+    /// Kept frames follow their MAC, but each only once.
     fn send_on(&mut self, kept: Kept, node: NodeId, out: &mut Vec<Parcel>) {
         for frame in kept.frames {
             let to = match frame.forwarded {
@@ -214,11 +214,11 @@ impl Switch {
         }
     }
 
-    /// At the destination, after the commit: the MAC's instance runs. What was kept for it is added to `out`, and is to
+    /// At the destination, after the commit: the MAC's instance runs. Kept frames for it are added to `out`, and are to
     /// be sent before any other. May be repeated.
     ///
     /// # Errors
-    /// If the move is not committed, or the MAC does not live here.
+    /// If the move is not committed, or the MAC is not here.
     pub fn resume(&mut self, mac: Mac, out: &mut Vec<Parcel>) -> Result<(), Refused> {
         match self.moves.arriving.remove(&mac) {
             Some(arriving) if arriving.committed => {
@@ -236,8 +236,8 @@ impl Switch {
         }
     }
 
-    /// At the destination, when the move is rolled back: the port is as before [`Switch::prepare`]. What was kept is
-    /// added to `out`, on its way to where the MAC lives. May be repeated.
+    /// At the destination, when the move is rolled back: the port is as before [`Switch::prepare`]. Kept frames are
+    /// added to `out`, addressed to the place of the MAC. May be repeated.
     ///
     /// # Errors
     /// If the move is committed.
@@ -252,7 +252,7 @@ impl Switch {
                 self.set_gate(arriving.port, Gate::Open);
                 match self.home(mac) {
                     Some(Place::Node(node)) => self.send_on(arriving.kept, node, out),
-                    // This node has not heard yet that the MAC has left it, so it does not know where to.
+                    // This node has not learnt yet that the MAC has left it, so it does not know the new place.
                     _ => arriving.kept.frames.iter().for_each(|_| self.counters.drop(Reason::Stale)),
                 }
                 Ok(())
@@ -261,11 +261,11 @@ impl Switch {
         }
     }
 
-    /// At the source, when the move is rolled back: the instance runs on. What was kept for it is added to `out`, and is
+    /// At the source, when the move is rolled back: the instance runs on. Kept frames for it are added to `out`, and are
     /// to be sent before any other. May be repeated.
     ///
     /// # Errors
-    /// If the MAC does not live here, so that another node may run it.
+    /// If the MAC is not here, so that another node may run it.
     pub fn unpause(&mut self, mac: Mac, now: Duration, out: &mut Vec<Parcel>) -> Result<(), Refused> {
         let Some(Place::Port(_)) = self.home(mac) else { return Err(Refused::NotHere(mac)) };
         if let Some(leaving) = self.moves.leaving.remove(&mac) {
@@ -277,17 +277,17 @@ impl Switch {
         Ok(())
     }
 
-    /// The instance of `mac` has ended. Returns whether this is news, as [`Switch::commit`] does; no late message brings
+    /// The instance of `mac` has ended. Returns whether this is new, as [`Switch::commit`] does; no late message brings
     /// the MAC back.
     pub fn withdraw(&mut self, mac: Mac, epoch: Epoch, now: Duration) -> bool {
         let entry = Entry { mac, node: self.me, port: None, epoch, addresses: Vec::new() };
-        let is_news = self.managed.push(&entry, None, now);
-        if is_news {
+        let is_newer = self.managed.push(&entry, None, now);
+        if is_newer {
             self.changes.add(mac);
             self.moves.leaving.remove(&mac);
             self.moves.arriving.remove(&mac);
         }
-        is_news
+        is_newer
     }
 
     /// Takes `present` for all stations that there were when the coordinator gave out `until`: of others, what is known with

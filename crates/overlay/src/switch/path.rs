@@ -1,4 +1,4 @@
-//! What becomes of a frame.
+//! The processing of a frame.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::ethernet::Front;
 use crate::segment::VnetHeader;
 use crate::topology::NodeId;
 
-/// A frame, and what is left to do with it. The switch passes that on and does not look at it.
+/// A frame, and its pending offload work. The switch passes that on unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// What a device has not done yet, or need not.
+    /// The offload work that a device has left to others.
     pub vnet: VnetHeader,
     /// The frame.
     pub bytes: &'a [u8],
@@ -77,7 +77,7 @@ impl Switch {
         probe.node == self.me && probe.nonce == self.probe_nonce(probe.port)
     }
 
-    /// What the probes of `port` are known by, which nobody else can know who does not get them: who gets those of one port could have another
+    /// The secret in the probes of `port`, known only to stations that receive them: a station with the secret of one port could have another
     /// one blocked.
     pub(super) fn probe_nonce(&self, port: PortId) -> u64 {
         let key = hmac::Key::new(hmac::HMAC_SHA256, &self.nonce.to_be_bytes());

@@ -32,10 +32,10 @@ const SILENCE: Duration = Duration::from_secs(2);
 /// How often a port is probed for loops that may be in one.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// An instance is asked nothing as long as no more than so many frames that go to all come from it in a second. In a loop there are more.
+/// An instance is not probed as long as it sends no more than so many broadcasts in a second. In a loop there are more.
 const FEW: u32 = 20;
 
-/// What is behind a port.
+/// The kind of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PortKind {
@@ -150,8 +150,8 @@ impl Port {
         self.recent = if now < since + SECOND { (count.saturating_add(1), since) } else { (1, now) };
     }
 
-    /// Whether it may be in a loop. A LAN may be at any time; an instance that is bridged with another one's device says so by what
-    /// goes round.
+    /// True if it may be in a loop. A LAN always may; an instance that bridges to another one's device shows it by its
+    /// looping frames.
     fn may_be_in_loop(&self, now: Duration) -> bool {
         self.kind == PortKind::Lan || self.recent.0 > FEW && now < self.recent.1 + 2 * PROBE_INTERVAL
     }

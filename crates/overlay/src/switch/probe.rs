@@ -1,13 +1,13 @@
-//! Loop probes: a node sends them to its LANs, and to instances from which much comes that is for all, and none may come back.
+//! Loop probes: a node sends them to its LANs, and to instances that send many broadcasts; a probe that returns reveals a loop.
 //!
 //! ```text
 //!  0                14        18     20     22      30
 //!  │ to all, 0x88b5 │ "thlp"  │ node │ port │ nonce │       all big-endian
 //! ```
 //!
-//! The nonce is the port's own, made of one that the node has drawn at its start: two overlays on one LAN may well use the same numbers for
-//! nodes. A station on the LAN can of course record a probe and play it back, as it can make a real loop; the port is
-//! blocked in either case, and no other one that is not on that LAN.
+//! The nonce is the port's own, derived from one that the node has drawn at its start: two overlays on one LAN may use the same numbers for
+//! nodes. A station on the LAN can record a probe and replay it, as it can build a real loop; only a port
+//! on that LAN is blocked in either case.
 
 use super::PortId;
 use super::resolution::frame;
@@ -47,12 +47,12 @@ impl Probe {
 /// A frame of the nodes' own, from `node`, to all. Its first part is what its kind begins with.
 pub(super) fn own_frame(node: NodeId, parts: &[&[u8]]) -> Vec<u8> {
     let [high, low] = node.0.to_be_bytes();
-    // No instance gets such a MAC.
+    // The source MAC of probes; no instance gets it.
     let source = Mac([0x02, 0x74, 0x72, 0xff, high, low]);
     frame(Mac::BROADCAST, source, ETHERTYPE, parts)
 }
 
-/// What stands in a frame of the nodes' own behind `magic`; `None` if the frame is none, or of another kind.
+/// The content of a frame between nodes behind `magic`; `None` if the frame is not one, or of another kind.
 #[inline]
 pub(super) fn content<'a>(magic: &[u8; 4], front: &Front, frame: &'a [u8]) -> Option<&'a [u8]> {
     if front.ethertype != ETHERTYPE {

@@ -1,10 +1,10 @@
-//! Questions of stations for each other's MACs, ARP for IPv4 and neighbour discovery for IPv6, and their answers.
+//! Address resolution of stations, ARP for IPv4 and neighbour discovery for IPv6, and its answers.
 //!
-//! A question is answered here only if it is an ordinary one: to all, for the address of somebody else. What checks
-//! whether an address is free, or whether a known neighbour still lives, is for the station itself. So is all that is asked for an
-//! address which another station has claimed last: it may have moved there by somebody's hand.
+//! Only ordinary questions are answered here: broadcasts for the address of another station. Probes for
+//! duplicate addresses, and for the reachability of a known neighbour, are left to the station itself. So are questions for an
+//! address that another station has claimed last: an administrator may have moved it there.
 //!
-//! What is said here of a router has to say that it is one: who hears the contrary has no way through it any more (RFC 4861, 7.2.5).
+//! Answers for a router carry the router flag: without it a receiver drops its routes through the router (RFC 4861, 7.2.5).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -34,7 +34,7 @@ pub(super) struct Station {
     pub is_router: bool,
 }
 
-/// Who asks for whom.
+/// A question for the MAC of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Question {
     /// ARP
@@ -44,7 +44,7 @@ pub(super) enum Question {
 }
 
 impl Question {
-    /// The question in a frame, if it is one that may be answered on somebody's behalf.
+    /// The question in a frame, if it may be answered on the target's behalf.
     pub fn of(front: &Front, frame: &[u8]) -> Option<Self> {
         if front.payload != HEADER || !front.destination.is_group() {
             return None;
@@ -82,7 +82,7 @@ impl Question {
         is_ordinary.then_some(Self::V6 { asker, target })
     }
 
-    /// Who asks.
+    /// The asker.
     pub fn asker(&self) -> IpAddr {
         match self {
             Self::V4 { asker, .. } => IpAddr::V4(*asker),
@@ -90,7 +90,7 @@ impl Question {
         }
     }
 
-    /// Whose MAC is asked for.
+    /// The target of the question.
     pub fn target(&self) -> IpAddr {
         match self {
             Self::V4 { target, .. } => IpAddr::V4(*target),
@@ -98,7 +98,7 @@ impl Question {
         }
     }
 
-    /// The frame that says to the station `to` that the target is `owner`.
+    /// The answer for the station `to`: the target is `owner`.
     pub fn answer(&self, to: Mac, owner: Station) -> Vec<u8> {
         let Station { mac, is_router: router } = owner;
         match *self {
@@ -113,17 +113,17 @@ impl Question {
     }
 }
 
-/// What the sender of a frame for many says of itself.
+/// The claim of a broadcast's sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Claim {
-    /// This address is its own: by a question or an answer, or by asking whether it is still free (IPv6; with IPv4 that is no claim
+    /// It owns this address: by a question or an answer, or by duplicate address detection (IPv6; with IPv4 that is no claim
     /// yet, RFC 5227).
     Address(IpAddr),
     /// It is a router that has this address.
     Router(Ipv6Addr),
 }
 
-/// What the sender of `frame` says of itself, if it is for many.
+/// The claim of the sender of `frame`, if it is a broadcast.
 pub(super) fn claim(front: &Front, frame: &[u8]) -> Option<Claim> {
     if front.payload != HEADER || !front.destination.is_group() {
         return None;
@@ -149,7 +149,7 @@ fn claim_of_neighbour(said: &Neighbourly<'_>) -> Option<Claim> {
             Some(Claim::Address(target.into()))
         }
         // Also with a lifetime of 0: that ends the default routes by `from`, and the router may go on with another address (RFC 4861,
-        // 6.2.8) or for some networks only. If it is a router no more nobody has such a route, and to be called one gives it none.
+        // 6.2.8) or for some networks only. If it is no longer a router, no station has such a route, and the flag gives it none.
         Icmpv6Type::RouterAdvertisement(_) => {
             RouterAdvertisementPayloadSlice::from_slice(payload).ok()?;
             from.is_unicast_link_local().then_some(Claim::Router(from))
@@ -189,13 +189,13 @@ fn is_station(address: Ipv4Addr) -> bool {
     !address.is_unspecified() && !address.is_multicast() && !address.is_broadcast()
 }
 
-/// The group in which all stations are whose address could be `target` (RFC 4291, 2.7.1).
+/// The solicited-node group of `target` (RFC 4291, 2.7.1).
 fn solicited_node(target: Ipv6Addr) -> Ipv6Addr {
     let [.., a, b, c] = target.octets();
     Ipv6Addr::from([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, a, b, c])
 }
 
-/// The asker's MAC, as it says; `None` also if any option is broken.
+/// The asker's MAC, as it claims; `None` also if any option is malformed.
 fn source_mac(solicitation: &NeighborSolicitationPayloadSlice<'_>) -> Option<Mac> {
     let options = solicitation.options_iterator().collect::<Result<Vec<_>, _>>().ok()?;
     let mac = options.iter().find_map(|option| match option {

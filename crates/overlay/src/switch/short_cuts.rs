@@ -1,8 +1,8 @@
-//! What may pass between two nodes without the switch: frames from a station that runs here for one of which the coordinator
-//! says that it is on a node to which there is a link, and the other way round.
+//! Frames that may pass between two nodes without the switch: from a station that runs here to one that the coordinator
+//! has placed on a node with a direct link, and the other way round.
 //!
-//! Somebody else carries these, who knows no more than this module says: to both ends the frame's source and its destination
-//! are where they should be. All other frames are the switch's, also those that the other node took for such a frame:
+//! The kernel carries these, and knows only the facts that this module reports: at both ends the frame's source and its destination
+//! are in their places. All other frames go to the switch, also those that the other node took for such a frame:
 //! [`From::ShortCut`](super::From::ShortCut). A frame goes no further than to that node, so there is no loop.
 
 use std::collections::HashSet;
@@ -11,10 +11,10 @@ use super::{Gate, Place, PortId, PortKind, Switch};
 use crate::mac::Mac;
 use crate::topology::NodeId;
 
-/// So many changes are told apart.
+/// The number of changes that are kept apart.
 const MOST: usize = 1024;
 
-/// Where a managed MAC is, to one who only carries what needs no decision.
+/// The place of a managed MAC, for a carrier of frames that need no decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShortCut {
     /// It runs here, behind this port.
@@ -23,7 +23,7 @@ pub enum ShortCut {
     Node(NodeId),
 }
 
-/// The MACs whose [`Switch::short_cut`] may be another one than before.
+/// The MACs with a possibly changed [`Switch::short_cut`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Changes {
     /// These.
@@ -66,19 +66,19 @@ impl Switch {
         }
     }
 
-    /// The MACs whose short cuts may have changed since this was called last. Whoever carries frames asks after each
-    /// change, before anything else comes of that: before what the change sets free is sent, and before another learns of it.
+    /// The MACs whose short cuts may have changed since the last call. A carrier of frames calls this after each
+    /// change, before its effects: before released frames are sent, and before another thread learns of it.
     #[must_use]
     pub fn take_changes(&mut self) -> Changes {
         std::mem::take(&mut self.changes)
     }
 
-    /// All MACs that the coordinator has told of.
+    /// All managed MACs.
     pub fn managed_macs(&self) -> impl Iterator<Item = Mac> {
         self.managed.iter().map(|(mac, ..)| mac)
     }
 
-    /// A port's gate; what lives behind it may be another MAC than the one that moves.
+    /// A port's gate; the MAC behind it may be another than the one that moves.
     pub(super) fn set_gate(&mut self, port: PortId, gate: Gate) {
         if self.ports.get(port).is_some_and(|known| known.gate != gate) {
             self.ports.set_gate(port, gate);
@@ -86,8 +86,8 @@ impl Switch {
         }
     }
 
-    /// The short cuts of MACs here behind `port` may have changed, or what their carrier makes of them has. Of others' nothing is said:
-    /// frames wait for who looks through all of them.
+    /// The short cuts of MACs here behind `port`, or their use by the carrier, may have changed. Others are not reported:
+    /// frames wait for a caller that looks through all of them.
     pub fn port_has_changed(&mut self, port: PortId) {
         let here = self.managed.iter().filter(|(_, home, _)| *home == Place::Port(port));
         here.for_each(|(mac, ..)| self.changes.add(mac));

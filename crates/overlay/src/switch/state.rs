@@ -1,4 +1,4 @@
-//! What a switch knows, to be shown.
+//! The state of a switch, for display.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::topology::{NodeId, Version};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {
-    /// The coordinator says so.
+    /// Set by the coordinator.
     Managed {
         /// How often it has moved.
         epoch: Epoch,
@@ -43,7 +43,7 @@ pub struct MacState {
 }
 
 impl MacState {
-    /// What to sort by: the MAC, what the coordinator says before what was seen, and the VLAN.
+    /// The sort key: the MAC, managed entries before learned ones, and the VLAN.
     #[must_use]
     pub fn place_in_order(&self) -> (Mac, Option<u16>) {
         let vlan = match self.origin {
@@ -59,7 +59,7 @@ impl MacState {
 pub struct PortState {
     /// Which.
     pub port: PortId,
-    /// What is behind it.
+    /// The kind of the port.
     pub kind: PortKind,
     /// Whether its instance runs.
     pub gate: Gate,
@@ -72,7 +72,7 @@ pub struct PortState {
 /// A node's switch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct State {
-    /// Whose it is.
+    /// The owner.
     pub node: NodeId,
     /// The topology with which own frames are stamped.
     pub version: Option<Version>,
@@ -87,7 +87,7 @@ pub struct State {
 }
 
 impl Switch {
-    /// What the switch knows now.
+    /// The present state of the switch.
     #[must_use]
     pub fn state(&self, now: Duration) -> State {
         let counted = Reason::ALL.map(|reason| (reason, self.counters.dropped(reason)));

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! A node stamps frames with a version only when all nodes have it, and each node forwards a frame with the version
-//! that it was stamped with. So a frame sees one topology on all its way, whenever the nodes change over.
+//! of its stamp. So a frame sees one topology on its whole route, whenever the nodes change over.
 
 use crate::topology::{NodeId, Routes, Version};
 
@@ -16,10 +16,10 @@ pub const KEPT_VERSIONS: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidVersion {
     /// The routes are another node's.
-    #[error("the routes are those of node {0}")]
+    #[error("the routes belong to node {0}")]
     OtherNode(NodeId),
     /// It is older than those that are known.
-    #[error("version {0} of the topology is older than those that are known")]
+    #[error("version {0} of the topology is older than the known ones")]
     Old(Version),
     /// It has to be installed first.
     #[error("version {0} of the topology is not installed")]
@@ -35,7 +35,7 @@ pub(super) struct Versions {
 }
 
 impl Versions {
-    /// Takes `routes`, and forgets the oldest that are not in use. What is known already stays as it is.
+    /// Adds `routes`, and removes the oldest that are not in use. A known version stays as it is.
     pub fn install(&mut self, routes: Routes) -> Result<(), InvalidVersion> {
         let version = routes.version();
         let Err(at) = self.known.binary_search_by_key(&version, Routes::version) else { return Ok(()) };
@@ -63,7 +63,7 @@ impl Versions {
     /// The routes of `version`, if they are known (still).
     #[inline]
     pub fn get(&self, version: Version) -> Option<&Routes> {
-        // What is in use is mostly the newest.
+        // The version in use is mostly the newest.
         self.known.iter().rev().find(|routes| routes.version() == version)
     }
 
@@ -78,7 +78,7 @@ impl Versions {
         self.known.iter().any(|routes| routes.contains(node))
     }
 
-    /// What is known, in ascending order.
+    /// The known versions, in ascending order.
     pub fn list(&self) -> Vec<Version> {
         self.known.iter().map(Routes::version).collect()
     }

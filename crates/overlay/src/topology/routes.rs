@@ -1,4 +1,4 @@
-//! The ways of one version, as one node sees them.
+//! The routes of one version, as one node sees them.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -54,7 +54,7 @@ impl Routes {
         self.version
     }
 
-    /// Whose they are.
+    /// The node that they belong to.
     #[must_use]
     pub fn me(&self) -> NodeId {
         self.me

@@ -1,4 +1,4 @@
-//! What stands at the front of a datagram, in clear, protected by the tag behind it if there is one.
+//! The header of a datagram, in clear, authenticated by the tag behind it if there is one.
 //!
 //! ```text
 //!  0        1        2                 4                 8                                 16
@@ -6,29 +6,29 @@
 //!  │  kind  │  lane  │   generation    │     session     │             counter             │ sealed … │ tag │
 //! ```
 //!
-//! Little-endian. `kind` says whether the rest is sealed; what is not has no tag. `session` is a number that the receiver has chosen; with `lane` it finds the keys, of which
-//! `generation` says the which. `counter` is the nonce: it never repeats within a generation.
+//! Little-endian. `kind` says whether the rest is sealed; a plain datagram has no tag. `session` is a number chosen by the receiver; with `lane`
+//! it selects the keys, and `generation` one of these. `counter` is the nonce: it never repeats within a generation.
 
 /// Bytes of a header.
 pub const HEADER: usize = 16;
 
-/// What a datagram begins with that is one of ours, in this version. No single bit makes the one the other.
+/// The first byte of our datagrams, in this version. No single bit error turns one into the other.
 const SEALED: u8 = 0xa1;
 const PLAIN: u8 = 0xa2;
 
 /// How datagrams are protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protection {
-    /// Nobody but the two nodes can read or make them.
+    /// Encrypted: only the two nodes can read or make them.
     Sealed,
-    /// Not at all: for links that are trusted.
+    /// Plain: for links that are trusted.
     Plain,
 }
 
 /// The header of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What the rest is.
+    /// The kind of the rest.
     pub protection: Protection,
     /// Which of the sender's workers has sent it.
     pub lane: u8,

@@ -14,9 +14,9 @@ pub const SECRET: usize = 32;
 /// Which of the two nodes sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// Who has opened the TLS connection.
+    /// The node that opened the TLS connection.
     FromDialer,
-    /// Who has accepted it.
+    /// The node that accepted it.
     FromListener,
 }
 
@@ -31,11 +31,11 @@ impl Direction {
     }
 }
 
-/// What all keys of a session are made from.
+/// The root of all keys of a session.
 #[derive(Clone)]
 pub struct Root(Option<Prk>);
 
-/// What protects the datagrams of one generation.
+/// The key of one generation.
 pub(super) struct Key(Option<LessSafeKey>);
 
 impl Root {
@@ -45,7 +45,7 @@ impl Root {
         Self(Some(Prk::new_less_safe(HKDF_SHA256, secret)))
     }
 
-    /// The root of a session whose datagrams are not sealed.
+    /// The root of a session with plain datagrams.
     #[must_use]
     pub fn plain() -> Self {
         Self(None)
@@ -57,7 +57,7 @@ impl Root {
         if self.0.is_some() { Protection::Sealed } else { Protection::Plain }
     }
 
-    /// What the secret is exported under (RFC 8446, section 7.5).
+    /// The exporter label of the secret (RFC 8446, section 7.5).
     pub const LABEL: &[u8] = b"EXPERIMENTAL transhume tunnel 1";
 
     /// The key for what is sent in `direction` by worker `lane` in `generation`.
@@ -85,8 +85,8 @@ impl Key {
         tag.copy_from_slice(sealed.expect("no datagram is as long as what AES-GCM can seal").as_ref());
     }
 
-    /// Opens `rest` in its place, without the tag at its end; `None` if somebody else has made or changed it. A plain one is
-    /// what it is.
+    /// Opens `rest` in place, without the tag at its end; `None` if it is forged or damaged. A plain one is
+    /// unchanged.
     #[inline]
     pub fn open<'a>(&self, counter: u64, front: &[u8], rest: &'a mut [u8]) -> Option<&'a mut [u8]> {
         let Some(key) = &self.0 else { return Some(rest) };

@@ -1,11 +1,11 @@
-//! Who seals datagrams, and who opens them.
+//! Lanes: the sealing and opening of datagrams.
 //!
-//! On a link that is trusted nothing is sealed, but all else holds: numbers of sessions, counters, that nothing is taken
-//! twice. A session is of one kind, and takes nothing of the other one.
+//! On a trusted link nothing is sealed, but all else holds: session numbers, counters, replay
+//! protection. A session is either sealed or plain, and accepts no datagram of the other kind.
 //!
-//! A *lane* is what one worker of a node sends to the other node. Its keys and counters are its own, so that workers share
-//! nothing. The sender decides when keys change, but not before it has heard that something of the present generation has
-//! arrived: the receiver keeps the next key ready and no more, so that a forged generation costs nothing.
+//! A *lane* is the stream of datagrams from one worker of a node to the other node. It has its own keys and counters, so that workers share
+//! nothing. The sender decides when keys change, but only after a confirmation that a datagram of the present generation has
+//! arrived: the receiver keeps only the next key ready, so that a forged generation costs nothing.
 //!
 //! ```text
 //!  Sealing   generation g ─── confirmed, and so many blocks or so long ───▶ g + 1 ──▶ … ──▶ exhausted: a new session is due
@@ -41,13 +41,13 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// What leaves an attacker an advantage of 2⁻⁵⁷ at most (RFC 9001, appendix B.1.1): 2²⁸ packets of 2⁷ blocks.
+    /// This bound leaves an attacker an advantage of 2⁻⁵⁷ at most (RFC 9001, appendix B.1.1): 2²⁸ packets of 2⁷ blocks.
     fn default() -> Self {
         Self { blocks: 1 << 35, age: Duration::from_secs(600) }
     }
 }
 
-/// No key is left: the nodes have to connect anew.
+/// All keys are used up: the nodes have to connect again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("all keys of the session are used up")]
 pub struct Exhausted;
@@ -60,9 +60,9 @@ pub struct Sealing {
     /// Of the next datagram.
     header: Header,
     key: Key,
-    /// What was sealed with former keys.
+    /// The number of datagrams sealed with former keys.
     former: u64,
-    /// What may still be sealed with the key.
+    /// The number that may still be sealed with this key.
     blocks: u64,
     since: Duration,
     /// The receiver has the key.
@@ -90,7 +90,7 @@ impl Sealing {
     /// there is no tag, and nothing is sealed.
     ///
     /// # Errors
-    /// If the key is used up, and there is no next one, or the receiver has not heard of this one.
+    /// If the key is used up, and there is no next one, or the receiver has not confirmed this one.
     ///
     /// # Panics
     /// If `datagram` has no room for header and tag.
@@ -110,7 +110,7 @@ impl Sealing {
         Ok(())
     }
 
-    /// The generation of the present key, and how many datagrams were sealed with it.
+    /// The present generation, and the number of datagrams sealed with its key.
     #[must_use]
     pub fn sealed(&self) -> (u16, u64) {
         (self.header.generation, self.header.counter)
@@ -118,11 +118,11 @@ impl Sealing {
 
     /// How many datagrams were sealed, with all keys.
     #[must_use]
-    pub fn sealed_in_all(&self) -> u64 {
+    pub fn total_sealed(&self) -> u64 {
         self.former + self.header.counter
     }
 
-    /// True if something was sealed of which the receiver has not said that it has the key.
+    /// True if datagrams were sealed with a key that the receiver has not confirmed.
     #[must_use]
     pub fn is_unconfirmed(&self) -> bool {
         self.has_keys() && !self.confirmed && self.header.counter > 0
@@ -132,7 +132,7 @@ impl Sealing {
         self.header.protection == Protection::Sealed
     }
 
-    /// The receiver says that it has taken something of `generation`.
+    /// The receiver confirms a datagram of `generation`.
     pub fn confirm(&mut self, generation: u16) {
         self.confirmed |= generation == self.header.generation;
     }
@@ -153,19 +153,19 @@ impl Sealing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// It is shorter than a header and a tag.
-    #[error("it is too short")]
+    #[error("the datagram is too short")]
     Short,
     /// It is sealed and its session is not, or the other way round.
-    #[error("it is not protected as its session is")]
+    #[error("the datagram's protection differs from its session's")]
     Protection,
-    /// Its key is not known: it is too old, or from somebody else.
-    #[error("its key is not known")]
+    /// Its key is unknown: it is too old, or forged.
+    #[error("the datagram's key is unknown")]
     UnknownKey,
     /// It has been taken already, or is too old for that to be known.
-    #[error("it came before, or is too old to know")]
+    #[error("the datagram is a replay, or too old")]
     Replayed,
-    /// Somebody else has made or changed it.
-    #[error("it is forged or damaged")]
+    /// It is forged or damaged.
+    #[error("the datagram is forged or damaged")]
     Forged,
 }
 
@@ -186,13 +186,13 @@ pub struct Opening {
     /// `None` after the last one, and where nothing is sealed: there is one generation only.
     next: Option<Generation>,
     opened: u64,
-    /// What was sealed in generations that are not known any more.
+    /// The counts of generations that are not kept any more.
     ended: u64,
 }
 
-/// What has come on a lane.
+/// The receiving end of a lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Heard {
+pub struct ReceiveCounts {
     /// Datagrams that were opened.
     pub opened: u64,
     /// Those that were sealed before the newest one of each generation, and have not come: they are lost, or late.
@@ -209,10 +209,10 @@ impl Opening {
         Self { root: root.clone(), direction, lane, previous: None, current, next, opened: 0, ended: 0 }
     }
 
-    /// What is sealed in `datagram`, which has the header `header`; opened in its place.
+    /// Opens `datagram`, which has the header `header`, in place.
     ///
     /// # Errors
-    /// If it is not taken. Nothing has changed then, but `datagram` may hold anything.
+    /// If it is not accepted. The state is then unchanged, but `datagram` may hold anything.
     #[inline]
     pub fn open<'a>(&mut self, header: &Header, datagram: &'a mut [u8]) -> Result<&'a mut [u8], Refused> {
         let protection = self.root.protection();
@@ -236,18 +236,18 @@ impl Opening {
         Ok(opened)
     }
 
-    /// What has come so far.
+    /// The counts of received datagrams.
     #[must_use]
-    pub fn heard(&self) -> Heard {
+    pub fn heard(&self) -> ReceiveCounts {
         let known = [self.previous.as_ref(), Some(&self.current), self.next.as_ref()];
         let reached = known.into_iter().flatten().map(|generation| generation.window.reached());
         // A forged counter is in no window: what was reached was sealed.
         // A peer may count as it likes.
         let sealed = reached.fold(self.ended, u64::saturating_add);
-        Heard { opened: self.opened, missing: sealed.saturating_sub(self.opened) }
+        ReceiveCounts { opened: self.opened, missing: sealed.saturating_sub(self.opened) }
     }
 
-    /// The newest generation of which something has been taken.
+    /// The newest generation of an accepted datagram.
     #[must_use]
     pub fn newest(&self) -> u16 {
         self.current.number
@@ -340,7 +340,7 @@ mod tests {
             assert_eq!(open(&mut opening, &next.encode()), Err(Refused::UnknownKey));
         }
         assert!(!sealing.is_unconfirmed());
-        assert_eq!(opening.heard(), Heard { opened: 3, missing: 0 });
+        assert_eq!(opening.heard(), ReceiveCounts { opened: 3, missing: 0 });
     }
 
     #[test]
@@ -455,9 +455,9 @@ mod tests {
             }
             heard.push(opening.heard());
         }
-        assert_eq!(heard[3], Heard { opened: 3, missing: 0 }, "nothing has come since");
-        assert_eq!(heard[4], Heard { opened: 4, missing: 1 });
-        assert_eq!(heard[999], Heard { opened: 900, missing: 100 });
+        assert_eq!(heard[3], ReceiveCounts { opened: 3, missing: 0 }, "nothing has come since");
+        assert_eq!(heard[4], ReceiveCounts { opened: 4, missing: 1 });
+        assert_eq!(heard[999], ReceiveCounts { opened: 900, missing: 100 });
     }
 
     #[test]
@@ -480,7 +480,7 @@ mod tests {
             let before = sealing.sealed().0;
             let datagram = seal(&mut sealing, &[0; 32], NOW).unwrap();
             let is_first = number == 0 || sealing.sealed().0 > before;
-            // What is lost at the end of a generation is not known to be.
+            // A loss at the end of a generation cannot be noticed.
             if number % 7 == 3 && !is_first && sealing.sealed().1 < 16 {
                 lost += 1;
             } else {
@@ -489,10 +489,10 @@ mod tests {
             }
         }
         assert!(sealing.sealed().0 > 9 && lost > 20);
-        assert_eq!(opening.heard(), Heard { opened: 190 - lost, missing: lost });
-        assert_eq!(sealing.sealed_in_all(), 190);
+        assert_eq!(opening.heard(), ReceiveCounts { opened: 190 - lost, missing: lost });
+        assert_eq!(sealing.total_sealed(), 190);
         let (mut sealing, mut opening) = lane(LIMITS);
         open(&mut opening, &seal(&mut sealing, b"", NOW).unwrap()).unwrap();
-        assert_eq!(opening.heard(), Heard { opened: 1, missing: 0 });
+        assert_eq!(opening.heard(), ReceiveCounts { opened: 1, missing: 0 });
     }
 }

@@ -1,18 +1,18 @@
-//! What protects datagrams between two nodes.
+//! Encryption and replay protection of datagrams between two nodes.
 //!
-//! Two nodes that speak to each other have a TLS connection with both their certificates; a secret that TLS exports
-//! from it is the root of all keys here. Nothing is agreed upon in datagrams: one from somebody else costs a look at its
-//! header, and at most one failed opening.
+//! Two linked nodes have a TLS connection with both their certificates; a secret exported
+//! from it is the root of all keys here. Datagrams carry no negotiation: a forged one costs a look at its
+//! header, and at most one failed decryption.
 //!
 //! ```text
 //!  TLS exporter ─▶ Root ─▶ HKDF(direction, lane, generation) ─▶ key of AES-256-GCM ─▶ datagrams, counted by their nonces
 //! ```
 //!
-//! A link that is trusted may do without keys: then there are the counters only.
+//! A trusted link may do without keys: then only the counters remain.
 //!
-//! * [`header`]: what stands at the front of a datagram, in clear.
-//! * [`keys`]: keys from the secret. * [`lane`]: who seals and who opens, and when keys change.
-//! * [`replay`]: that nothing is taken twice.
+//! * [`header`]: the header of a datagram, in clear.
+//! * [`keys`]: keys from the secret. * [`lane`]: sealing, opening, and key changes.
+//! * [`replay`]: replay protection.
 
 pub mod header;
 pub mod keys;

@@ -1,6 +1,6 @@
-//! That no datagram is taken twice, though they may overtake each other.
+//! Replay protection: no datagram is accepted twice, though they may overtake each other.
 //!
-//! A ring of bits, one for each of the newest counters, as in RFC 6479: whole words are cleared as the window moves on.
+//! A ring of bits, one for each of the newest counters, as in RFC 6479: whole words are cleared as the window advances.
 
 /// Bits of a word.
 const BITS: u64 = u64::BITS as u64;
@@ -8,7 +8,7 @@ const BITS: u64 = u64::BITS as u64;
 /// Words of the ring.
 const WORDS: usize = 128;
 
-/// How far a datagram may be behind the newest one. One word is always being filled anew.
+/// How far a datagram may be behind the newest one. One word is always being refilled.
 pub const REACH: u64 = (WORDS as u64 - 1) * BITS;
 
 /// Which counters have been seen.

@@ -145,8 +145,8 @@ impl Device {
     }
 
     /// Datagrams on link `at` have waited for a receive for too long.
-    pub(super) fn lose_patience(&mut self, at: usize) {
-        self.links.links[at].datagrams.lose_patience(&mut self.core);
+    pub(super) fn drop_after_timeout(&mut self, at: usize) {
+        self.links.links[at].datagrams.drop_after_timeout(&mut self.core);
         self.deliver_from(at);
     }
 }

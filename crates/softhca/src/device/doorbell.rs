@@ -12,7 +12,7 @@ impl Device {
     /// arrived was taken in.
     #[inline]
     pub fn flush_doorbell(&mut self, qp: Qp) -> bool {
-        let looks = self.ring_doorbell(qp).filter(|at| self.looks_as_well(qp, *at));
+        let looks = self.ring_doorbell(qp).filter(|at| self.should_drive_links(qp, *at));
         if let Some(at) = looks {
             self.poll_some_links(at);
         }
@@ -29,9 +29,9 @@ impl Device {
         self.transmit_of(qp)
     }
 
-    /// Whether who has posted on `qp`, which has left over link `at`, should look at links as well. A program that posts much
+    /// True if the caller that posted on `qp`, over link `at`, should drive links as well. A program that posts much
     /// before it polls then need not be helped by the thread, which would wake for each acknowledgement, and want the lock.
-    fn looks_as_well(&self, qp: Qp, at: usize) -> bool {
+    fn should_drive_links(&self, qp: Qp, at: usize) -> bool {
         let Some(entry) = self.core.qps.get(qp.0) else { return false };
         entry.has_long_request() && !self.waits_for_events(entry) && self.links.links[at].gathers()
     }
@@ -46,11 +46,11 @@ impl Device {
     pub fn look_after_many(&mut self, qp: Qp) -> bool {
         /// Some microseconds' work.
         const MANY: u32 = 64;
-        self.links.unseen >= MANY && self.look_after_all(qp)
+        self.links.unseen >= MANY && self.drive_all_links(qp)
     }
 
     #[cold]
-    fn look_after_all(&mut self, qp: Qp) -> bool {
+    fn drive_all_links(&mut self, qp: Qp) -> bool {
         self.links.unseen = 0;
         let Some(entry) = self.core.qps.get(qp.0) else { return false };
         let Some(at) = entry.link.filter(|_| !self.waits_for_events(entry)) else { return false };

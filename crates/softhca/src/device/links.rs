@@ -201,7 +201,7 @@ impl Links {
         let Some(link) = self.find(peer) else { return };
         let Some(qp) = core.qps.get_mut(handle.0) else { return };
         if link.state == State::Up {
-            let (done, owed) = qp.responder.last_words();
+            let (done, owed) = qp.responder.final_acknowledgements();
             let word = |opcode| crate::requester::addressed(qp, &link.out.lookup, opcode);
             let ack = done.map(|msn| Header { msn, ..word(Opcode::Ack) });
             let syndrome = Some(Syndrome::NotReady);
@@ -289,12 +289,12 @@ impl Device {
         let before = self.links.links[at].interest();
         let mut budget = BUDGET;
         let sent = self.links.links[at].transmit(&mut self.core, &mut budget);
-        self.tell_news();
+        self.send_handle_changes();
         if self.links.links[at].interest() != before {
             self.links.version += 1;
         }
         if let Err(loss) = sent {
-            self.take_what_is_left(at);
+            self.read_remaining_frames(at);
             self.lose(at, loss);
         }
         budget < BUDGET
@@ -302,7 +302,7 @@ impl Device {
 
     /// Reads the rest of a closed link's stream: a peer that has ended takes nothing any more, but its last frames may be unread, such as
     /// acknowledgements, which are not repeated.
-    fn take_what_is_left(&mut self, at: usize) {
+    fn read_remaining_frames(&mut self, at: usize) {
         /// More than sockets hold: a peer that only pretends to have ended must not hold us for ever.
         const MOST: u32 = 64;
         for _ in 0..MOST {
@@ -315,7 +315,7 @@ impl Device {
 
     fn lose(&mut self, at: usize, reason: LinkLoss) {
         let _whole = Uncancelled::new();
-        self.tell_news();
+        self.send_handle_changes();
         self.close_gate(at);
         // A peer that closed the stream before its HELLO may have had no descriptor for it.
         let is_silent = self.links.links[at].state == State::Greeting { heard: false };
@@ -341,7 +341,7 @@ impl Device {
         };
         if worked {
             self.registered.mark_active(self.links.links[at].peer);
-            self.tell_news();
+            self.send_handle_changes();
         }
         let wants_to_send = self.links.is_due(at) || self.links.links[at].blocked;
         let sent = wants_to_send && self.transmit(at);
@@ -384,7 +384,7 @@ impl Device {
         let sends = link.has_output() && (!worked || link.out.is_urgent() || link.blocked);
         if worked {
             self.registered.mark_active(link.peer);
-            self.tell_news();
+            self.send_handle_changes();
         }
         if sends {
             self.transmit(at);
@@ -406,13 +406,13 @@ impl Device {
 
     #[inline]
     fn is_unsettled(&self) -> bool {
-        let Core { news, failed, stale, unblocked, .. } = &self.core;
-        !(news.is_empty() && failed.is_empty() && stale.is_empty() && unblocked.is_empty())
+        let Core { handle_changes, failed, stale, unblocked, .. } = &self.core;
+        !(handle_changes.is_empty() && failed.is_empty() && stale.is_empty() && unblocked.is_empty())
     }
 
     #[cold]
     fn settle_all(&mut self) {
-        self.tell_news();
+        self.send_handle_changes();
         while let Some(qp) = self.core.failed.pop() {
             self.links.copy_out(qp, u64::MAX);
             if let Some(at) = self.core.qps.get(qp.0).and_then(|qp| qp.link) {
@@ -535,7 +535,7 @@ impl Device {
             false
         });
         if !self.core.waiting.is_empty() {
-            // Who has begun to wait meanwhile has not been asked until when.
+            // A queue pair that has begun to wait meanwhile has not set a deadline yet.
             note(now);
         }
         self.core.waiting.append(&mut waiting);
@@ -555,7 +555,7 @@ impl Device {
                 }
                 match link.datagrams.patience.tick(now) {
                     Some(deadline) => note(deadline),
-                    None => self.lose_patience(at),
+                    None => self.drop_after_timeout(at),
                 }
                 continue;
             }

@@ -22,24 +22,24 @@ impl Device {
     /// `INVALID` if there is no such window.
     pub fn dealloc_mw(&mut self, mw: Mw) -> Result<(), Errno> {
         let core = &mut self.core;
-        let pd = core.regions.remove_window(&mut *core.source, mw, &mut core.news);
+        let pd = core.regions.remove_window(&mut *core.source, mw, &mut core.handle_changes);
         require(pd.is_some())?;
-        self.tell_news();
+        self.send_handle_changes();
         pd.into_iter().for_each(|pd| self.leave_domain(pd));
         Ok(())
     }
 
     /// Tells peers of handles that have changed.
     #[inline]
-    pub(super) fn tell_news(&mut self) {
-        if !self.core.news.is_empty() {
-            self.tell_all_news();
+    pub(super) fn send_handle_changes(&mut self) {
+        if !self.core.handle_changes.is_empty() {
+            self.send_all_handle_changes();
         }
     }
 
     #[cold]
-    fn tell_all_news(&mut self) {
-        for (line, previous) in self.core.news.drain(..) {
+    fn send_all_handle_changes(&mut self) {
+        for (line, previous) in self.core.handle_changes.drain(..) {
             self.links.announce(line, previous);
         }
     }

@@ -22,7 +22,7 @@ impl Device {
     /// the device locked until the fork is over.
     pub fn before_fork(&mut self) {
         self.close_gates();
-        self.sharing.turn_all_back();
+        self.sharing.make_all_private();
     }
 
     /// Does a WRITE of one piece at once by copying, if nothing stands in its way. False if it is for [`Self::post_rdma`].
@@ -93,7 +93,7 @@ impl Device {
         let Some(qp) = self.core.qp_names.by_real(request.dst_qpn).map(Qp) else { return true };
         let Some(entry) = self.core.qps.get(qp.0) else { return true };
         let connected = entry.peer == Some(link.peer) && entry.attr.remote_qpn == request.src_qpn;
-        if !connected || !entry.executes() || entry.responder.is_estranged || link.overstayed {
+        if !connected || !entry.executes() || entry.responder.peer_has_restarted || link.overstayed {
             return true;
         }
         let Some((mr, region)) = self.core.regions.named(entry.init.pd, request.rkey) else { return true };
@@ -146,7 +146,7 @@ impl Device {
         }
         if !all_left {
             // A peer that stays inside keeps memory that is not ours any more.
-            self.sharing.turn_all_back();
+            self.sharing.make_all_private();
         }
     }
 
@@ -155,7 +155,7 @@ impl Device {
     pub(super) fn close_gate(&mut self, at: usize) {
         if !self.links.links[at].close_gate() {
             self.close_gates();
-            self.sharing.turn_all_back();
+            self.sharing.make_all_private();
         }
     }
 }

@@ -277,7 +277,7 @@ impl Datagrams {
     }
 
     /// The first datagram has waited for too long, and is dropped, with all that come for its receiver.
-    pub fn lose_patience(&mut self, core: &mut Core) {
+    pub fn drop_after_timeout(&mut self, core: &mut Core) {
         if let Some(first) = self.arrived.front() {
             core.run_dry(&first.header);
         }

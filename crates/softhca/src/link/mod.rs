@@ -300,7 +300,7 @@ impl Link {
                 Ok(done) => !done,
                 Err(error) => {
                     if memory::is_fault(&error) {
-                        self.tx.blame(core);
+                        self.tx.fail_front_request(core);
                     }
                     return Err(error.into());
                 }
@@ -363,7 +363,7 @@ impl Link {
             }
             let Some(bytes) = self.rx.buffered().first_chunk::<HEADER>() else { return Ok(()) };
             let header = Header::decode(bytes)?;
-            if rx::is_collected(header.opcode) {
+            if rx::is_handled_whole(header.opcode) {
                 if self.rx.buffered().len() < HEADER + header.length as usize {
                     return Ok(());
                 }

@@ -257,7 +257,7 @@ fn give_up(core: &mut Core, out: &mut Outbox, incoming: &mut Incoming) {
 }
 
 /// True if the payload of such frames is handled as a whole.
-pub(crate) fn is_collected(opcode: Opcode) -> bool {
+pub(crate) fn is_handled_whole(opcode: Opcode) -> bool {
     use Opcode::{CompareSwap, Datagram, DatagramImm, Export, FetchAdd, Hello, Translate};
     matches!(opcode, Hello | Translate | Export | CompareSwap | FetchAdd | Datagram | DatagramImm)
 }

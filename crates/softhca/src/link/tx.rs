@@ -99,7 +99,7 @@ impl Tx {
             // registration or a request has called `copy_out`.
             let mut written = unsafe { stream.write(&vectors) };
             if written.as_ref().is_err_and(memory::is_fault) {
-                // So that the first part is the one to blame.
+                // So that the first part is the one to fail_front_request.
                 // SAFETY: as above.
                 written = unsafe { stream.write(&vectors[..1]) };
             }
@@ -114,7 +114,7 @@ impl Tx {
 
     /// The memory of the next part is not mapped: the request that it belongs to fails. The link has to be lost, since the
     /// frame that was begun cannot be completed.
-    pub fn blame(&self, core: &mut Core) {
+    pub fn fail_front_request(&self, core: &mut Core) {
         if let Some(Part::Application { qp, msn, .. }) = self.parts.front() {
             core.lose_source(*qp, *msn);
         }

@@ -26,7 +26,7 @@ use crate::qp::QueuePair;
 use crate::requester::addressed;
 use crate::wire::{Header, MAX_SEGMENT, Malformed, Opcode, Syndrome, flag};
 use crate::work::{WcOpcode, WcStatus};
-use place::{Answer, Begun, Course, Dropping, Query, Responder, Selected};
+use place::{Answer, Begun, Dropping, Query, Responder, Selected, Treatment};
 
 /// The destination of a request's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,10 +81,10 @@ impl Core {
         let is_unreliable = !qp.init.kind.is_reliable();
         let responder = &mut qp.responder;
         if header.offset == 0 {
-            match responder.course_of(header, is_unreliable) {
-                Course::GoOn => {}
-                Course::Drop => return Ok(Verdict::Discard),
-                Course::Refuse(syndrome) => {
+            match responder.treatment_of(header, is_unreliable) {
+                Treatment::GoOn => {}
+                Treatment::Drop => return Ok(Verdict::Discard),
+                Treatment::Refuse(syndrome) => {
                     out.refuse_unknown(header, syndrome);
                     return Ok(Verdict::Discard);
                 }
@@ -131,7 +131,7 @@ impl Core {
         self.note_established(handle);
         let Some(qp) = self.qps.get_mut(handle.0) else { return Verdict::Discard };
         qp.responder.dropping = None;
-        qp.responder.is_estranged = false;
+        qp.responder.peer_has_restarted = false;
         let Header { msn, opcode, total, .. } = *header;
         qp.responder.begun = Some(Begun { msn, opcode, total, arrived: 0 });
         Verdict::Place(handle)
@@ -288,7 +288,7 @@ impl Core {
             _ => {
                 match refusal {
                     Refusal::Receive(status, _) if self.fail_receive(handle, status) => {}
-                    _ => self.tell_of(handle, syndrome),
+                    _ => self.raise_event_of(handle, syndrome),
                 }
                 self.refuse_for_good(handle, out, header.msn, syndrome);
             }
@@ -328,7 +328,7 @@ impl Core {
     }
 
     /// Lets the program know why its queue pair fails, which no receive tells it.
-    fn tell_of(&mut self, handle: Qp, syndrome: Syndrome) {
+    fn raise_event_of(&mut self, handle: Qp, syndrome: Syndrome) {
         match syndrome {
             Syndrome::RemoteAccess => self.raise(AsyncEvent::QpAccessError(handle)),
             Syndrome::InvalidRequest => self.raise(AsyncEvent::QpRequestError(handle)),
@@ -421,14 +421,14 @@ impl Core {
     /// All of a SEND is there: the window that it names is invalidated, and the receive completes.
     fn end_invalidation(&mut self, handle: Qp, out: &mut Outbox, header: &Header) {
         let Some(bearer) = self.qps.get(handle.0).map(QueuePair::bearer) else { return };
-        let Self { regions, source, news, .. } = self;
+        let Self { regions, source, handle_changes, .. } = self;
         let key = regions.yielding(header.rkey, bearer);
-        let ended = key.and_then(|key| regions.invalidate(&mut **source, key, bearer, news));
+        let ended = key.and_then(|key| regions.invalidate(&mut **source, key, bearer, handle_changes));
         if ended.is_some() {
             return self.complete_receive(handle, header, key);
         }
         if !self.fail_receive(handle, WcStatus::RemoteInvalidRequest) {
-            self.tell_of(handle, Syndrome::RemoteAccess);
+            self.raise_event_of(handle, Syndrome::RemoteAccess);
         }
         self.refuse_for_good(handle, out, header.msn, Syndrome::RemoteAccess);
     }
@@ -462,7 +462,7 @@ impl Core {
         let Some(qp) = self.qps.get(handle.0) else { return };
         let address = self.regions.remote(qp.bearer(), header.rkey, header.va, 8, Access::REMOTE_ATOMIC);
         let Some(address) = address.filter(|address| address.is_multiple_of(8)) else {
-            self.tell_of(handle, Syndrome::RemoteAccess);
+            self.raise_event_of(handle, Syndrome::RemoteAccess);
             return self.refuse_for_good(handle, out, header.msn, Syndrome::RemoteAccess);
         };
         // SAFETY: the region was just found to hold these 8 bytes; registration for atomics demands
@@ -592,7 +592,7 @@ impl Core {
             let nak = addressed(qp, &out.lookup, Opcode::Nak);
             return out.control(Header { msn, syndrome: Some(syndrome), ..nak });
         }
-        if !qp.executes() || !qp.responder.may_mean(header) {
+        if !qp.executes() || !qp.responder.may_be_answered(header) {
             return out.refuse_unknown(header, Syndrome::NotReady);
         }
         qp.responder.dropping = None;
@@ -606,7 +606,7 @@ impl Core {
         let index = self.qp_names.by_real(header.dst_qpn);
         if let (Some(qp), Some(index)) = (self.connected(peer, header), index) {
             qp.responder.interrupt();
-            qp.responder.is_estranged = true;
+            qp.responder.peer_has_restarted = true;
             out.carried_ack(Qp(index));
         }
         out.pass_barrier(header);

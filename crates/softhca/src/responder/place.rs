@@ -34,7 +34,7 @@ pub(crate) struct Responder {
     /// The peer has named one, and meant no other by that name.
     pub(super) has_name: bool,
     /// The peer's queue pair is in a new incarnation, and has sent nothing since that is for this one.
-    pub is_estranged: bool,
+    pub peer_has_restarted: bool,
     /// Why the queue pair failed its peer.
     pub(super) fatal: Option<(u64, Syndrome)>,
 }
@@ -57,7 +57,7 @@ pub(super) struct Dropping {
 }
 
 /// How the responder treats a message.
-pub(super) enum Course {
+pub(super) enum Treatment {
     /// It is executed, if it is the expected one, or has been.
     GoOn,
     Drop,
@@ -102,18 +102,18 @@ impl Responder {
     }
 
     /// True if the expected message number may be sent to the peer that asks with `header`.
-    pub(super) fn may_mean(&self, header: &Header) -> bool {
-        header.msn == self.expected || !self.is_estranged && !self.is_fresh()
+    pub(super) fn may_be_answered(&self, header: &Header) -> bool {
+        header.msn == self.expected || !self.peer_has_restarted && !self.is_fresh()
     }
 
     /// Whether `header` is a message that was executed, and comes again.
     pub(super) fn has_executed(&self, header: &Header) -> bool {
         let executed = self.first..self.expected;
-        header.flags & flag::SAID_AGAIN != 0 && executed.contains(&header.msn)
+        header.flags & flag::RETRANSMITTED != 0 && executed.contains(&header.msn)
     }
 
     /// How to treat the message that begins with `header`.
-    pub(super) fn course_of(&mut self, header: &Header, is_unreliable: bool) -> Course {
+    pub(super) fn treatment_of(&mut self, header: &Header, is_unreliable: bool) -> Treatment {
         let msn = header.msn;
         // One that is not complete yet never will be.
         self.begun = None;
@@ -126,23 +126,23 @@ impl Responder {
                 self.expected = msn;
                 self.first = self.first.min(msn);
             }
-            return Course::GoOn;
+            return Treatment::GoOn;
         }
         // A peer whose queue pair alone has a new incarnation reuses numbers that were executed. Messages behind these are not the expected one either.
         let is_anothers = astray.is_some_and(|astray| astray < self.expected);
         let is_expected = msn == self.expected;
         if is_due && !(is_anothers && (follows || !is_expected)) {
-            return Course::GoOn;
+            return Treatment::GoOn;
         }
         let is_told = astray == Some(msn) || is_expected;
         if follows && !is_told {
             self.dropping = Some(Dropping { astray, last: msn });
             // An unreliable sender may never send the first one again.
-            return if is_unreliable { Course::Refuse(Syndrome::StaleHandle) } else { Course::Drop };
+            return if is_unreliable { Treatment::Refuse(Syndrome::StaleHandle) } else { Treatment::Drop };
         }
         let astray = if is_expected { astray } else { Some(msn) };
         self.dropping = Some(Dropping { astray, last: msn });
-        Course::Refuse(Syndrome::NotReady)
+        Treatment::Refuse(Syndrome::NotReady)
     }
 
     /// Keeps a query that was executed, and `most` in all: as many as any peer may have unanswered.
@@ -170,7 +170,7 @@ impl Responder {
     #[inline]
     pub fn awaits(&self, msn: u64) -> bool {
         let is_plain = self.begun.is_none() && self.dropping.is_none() && !self.holds_receive;
-        msn == self.expected && is_plain && !self.is_estranged
+        msn == self.expected && is_plain && !self.peer_has_restarted
     }
 
     /// Gives up the receive that it holds. Returns its `wr_id`.
@@ -185,7 +185,7 @@ impl Responder {
 
     /// The last messages for the peer once no more requests are executed: the message before which all are done, if that was not
     /// acknowledged yet, and the first answer that it will not get.
-    pub fn last_words(&self) -> (Option<u64>, Option<u64>) {
+    pub fn final_acknowledgements(&self) -> (Option<u64>, Option<u64>) {
         let owed = self.answers.front().map(|answer| match *answer {
             Answer::Read { msn, .. } | Answer::Atomic { msn, .. } | Answer::Nak { msn, .. } => msn,
         });

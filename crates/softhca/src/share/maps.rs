@@ -13,7 +13,7 @@ use waiting::SignalsBlocked;
 
 use super::syscall::check;
 
-/// A mapping of pages that may be turned.
+/// A mapping of pages that may be converted.
 pub(super) type Piece = Range<u64>;
 
 /// The largest mapping without rights that is taken for the guard below a thread's stack. More is an allocator's
@@ -21,7 +21,7 @@ pub(super) type Piece = Range<u64>;
 const GUARD: u64 = 64 << 10;
 
 /// The mappings that make up `range`, if all of it is private, anonymous, writable memory and no stack. A stack is not
-/// to be turned: a thread that runs on it would wait for itself.
+/// to be converted: a thread that runs on it would wait for itself.
 pub(super) fn anonymous_pieces(range: &Range<u64>) -> Option<Vec<Piece>> {
     pieces(&read_maps().ok()?, range)
 }

@@ -233,7 +233,7 @@ mod tests {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | libc::MFD_HUGETLB;
         // SAFETY: the name is a C string.
         let Ok(memory) = owned(unsafe { libc::memfd_create(c"huge".as_ptr(), flags) }) else {
-            return eprintln!("skipped: this kernel has no huge pages");
+            return test_support::skip("this kernel has no huge pages");
         };
         // SAFETY: no memory is passed.
         check(unsafe { libc::ftruncate(memory.as_raw_fd(), 2 << 20) }).unwrap();

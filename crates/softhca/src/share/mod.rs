@@ -30,7 +30,8 @@
 //! ```text
 //!  owner, direct_mapping  the two sides
 //!    maps                 finds pages that can be converted
-//!    turn, turn_back      convert them to shared memory, and back
+//!    make_shared, make_private
+//!                         convert them to shared memory, and back
 //!      sleepers           finds threads that would never be woken
 //!      userfault          makes other threads wait meanwhile
 //!      scratch            holds the pages meanwhile
@@ -38,6 +39,8 @@
 //! ```
 
 pub(crate) mod direct_mapping;
+mod make_private;
+mod make_shared;
 mod maps;
 mod memfd;
 pub(crate) mod owner;
@@ -46,8 +49,6 @@ mod sleepers;
 mod syscall;
 #[cfg(test)]
 mod testing;
-mod turn;
-mod turn_back;
 mod userfault;
 
 /// Bytes that are converted at a time. A thread that touches them meanwhile waits until they are copied.

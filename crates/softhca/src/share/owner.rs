@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use crate::attr::Access;
 use crate::handle::Mr;
 use crate::region::Region;
-use crate::share::turn::turn;
-use crate::share::turn_back::{renew, turn_back};
+use crate::share::make_private::{make_private, renew};
+use crate::share::make_shared::make_shared;
 use crate::share::userfault::Handler;
 use crate::share::{BLOCK, PAGE, maps, memfd};
 
@@ -21,7 +21,7 @@ const LARGEST: u64 = 64 << 30;
 /// More regions at a time stay on the ring: each takes a descriptor of the program's.
 const MOST: usize = 128;
 
-/// How often a block is tried that cannot be turned just now, and how long it is left alone in between.
+/// How often a block is tried that cannot be converted just now, and how long it is left alone in between.
 const MOST_TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -48,13 +48,13 @@ impl Shared {
     /// Makes the first `length` bytes private again, where the program has not unmapped them: one that keeps
     /// registrations (a registration cache) may deregister memory that is long gone, and has perhaps mapped something else there. What it
     /// has moved (`mremap`) becomes private where it is now, and so does what it has added.
-    fn turn_back(&self, length: u64) {
+    fn make_private(&self, length: u64) {
         // Without `/proc` it is at its first place, unless a mapping there is private.
         let mappings = maps::mappings(&self.memory).unwrap_or_else(|_| vec![(self.range.clone(), 0)]);
         let shown_once = maps::is_shown_once(&mappings);
         for (mapped, offset) in mappings {
             let end = |bytes: u64| mapped.end.min(mapped.start + bytes.saturating_sub(offset));
-            turn_part_back(mapped.start..end(length), self.memory.as_fd(), offset, shown_once);
+            make_part_private(mapped.start..end(length), self.memory.as_fd(), offset, shown_once);
             let added = end(self.length())..mapped.end;
             if !added.is_empty() {
                 // SAFETY: a mapping that was made longer than the memory has no pages there: an access gets SIGBUS.
@@ -76,10 +76,10 @@ impl Shared {
 
 /// How far a region is.
 enum Progress {
-    /// Pieces still to be turned, the next one last; how many bytes are.
-    Turning {
+    /// Pieces still to be converted, the next one last; how many bytes are.
+    Converting {
         pieces: Vec<Range<u64>>,
-        turned: u64,
+        converted: u64,
         shared: Shared,
         handler: Handler,
         /// How often the next block was busy, and until when it is left alone.
@@ -88,52 +88,52 @@ enum Progress {
     Ready(Arc<Shared>),
     /// It stays on the ring.
     Never,
-    /// So does this one. So many bytes were turned, and stay so until the region ends: the kernel may be reading into them just now.
+    /// So does this one. So many bytes were converted, and stay so until the region ends: the kernel may be reading into them just now.
     Stuck {
-        turned: u64,
+        converted: u64,
         shared: Shared,
     },
 }
 
 impl Progress {
-    /// Turns the next block, unless that has to wait.
+    /// Converts the next block, unless that has to wait.
     fn turn_some(self) -> Self {
-        let Self::Turning { mut pieces, turned, shared, handler, busy } = self else { return self };
+        let Self::Converting { mut pieces, converted, shared, handler, busy } = self else { return self };
         let Some(piece) = pieces.last_mut() else { return Self::complete(shared) };
         if busy.is_some_and(|(_, until)| Instant::now() < until) {
-            return Self::Turning { pieces, turned, shared, handler, busy };
+            return Self::Converting { pieces, converted, shared, handler, busy };
         }
         let block = piece.start..piece.end.min(piece.start + BLOCK);
         if holds_own_state(&block) {
-            return Self::Stuck { turned, shared };
+            return Self::Stuck { converted, shared };
         }
         let offset = block.start - shared.range.start;
         // SAFETY: neither this thread's stack nor its thread-local storage is near the block.
-        match unsafe { turn(&block, shared.memory.as_fd(), offset, &handler) } {
+        match unsafe { make_shared(&block, shared.memory.as_fd(), offset, &handler) } {
             Ok(()) => {
                 piece.start = block.end;
                 if piece.is_empty() {
                     pieces.pop();
                 }
-                let turned = offset + (block.end - block.start);
-                Self::Turning { pieces, turned, shared, handler, busy: None }
+                let converted = offset + (block.end - block.start);
+                Self::Converting { pieces, converted, shared, handler, busy: None }
             }
             Err(error) => {
                 let tries = busy.map_or(0, |(tries, _)| tries) + 1;
                 if error.kind() != io::ErrorKind::ResourceBusy || tries > MOST_TRIES {
-                    return Self::Stuck { turned, shared };
+                    return Self::Stuck { converted, shared };
                 }
                 let busy = Some((tries, Instant::now() + PAUSE));
-                Self::Turning { pieces, turned, shared, handler, busy }
+                Self::Converting { pieces, converted, shared, handler, busy }
             }
         }
     }
 
-    /// All blocks are turned.
+    /// All blocks are converted.
     fn complete(shared: Shared) -> Self {
         match memfd::seal(shared.memory.as_fd(), shared.writable) {
             Ok(()) => Self::Ready(Arc::new(shared)),
-            Err(_) => Self::Stuck { turned: shared.length(), shared },
+            Err(_) => Self::Stuck { converted: shared.length(), shared },
         }
     }
 }
@@ -165,14 +165,14 @@ pub(crate) fn whole_pages(region: &Region) -> Range<u64> {
 }
 
 impl Sharing {
-    /// Asks for the memory of `mr`, and starts to turn it if that has not been done.
+    /// Asks for the memory of `mr`, and starts to convert it if that has not been done.
     pub fn want(&mut self, mr: Mr, region: &Region) -> Answer {
         if !self.allowed {
             return Answer::Never;
         }
         if !self.regions.contains_key(&mr) {
-            // One at a time: what is plain memory now, and found to be so, may be just what the other one turns.
-            if self.is_turning() {
+            // One at a time: what is plain memory now, and found to be so, may be just what the other one converts.
+            if self.is_converting() {
                 return Answer::NotYet;
             }
             let progress = self.begin(region).unwrap_or(Progress::Never);
@@ -180,13 +180,13 @@ impl Sharing {
         }
         match self.regions.get(&mr) {
             Some(Progress::Ready(shared)) => Answer::Ready(Arc::clone(shared)),
-            Some(Progress::Turning { .. }) => Answer::NotYet,
+            Some(Progress::Converting { .. }) => Answer::NotYet,
             _ => Answer::Never,
         }
     }
 
-    fn is_turning(&self) -> bool {
-        self.regions.values().any(|progress| matches!(progress, Progress::Turning { .. }))
+    fn is_converting(&self) -> bool {
+        self.regions.values().any(|progress| matches!(progress, Progress::Converting { .. }))
     }
 
     fn begin(&mut self, region: &Region) -> Option<Progress> {
@@ -209,13 +209,14 @@ impl Sharing {
         let handler = Handler::new().ok()?;
         self.ids += 1;
         let shared = Shared { id: self.ids, range, memory, writable };
-        Some(Progress::Turning { pieces, turned: 0, shared, handler, busy: None })
+        Some(Progress::Converting { pieces, converted: 0, shared, handler, busy: None })
     }
 
-    /// Turns one block of one region, unless that has to wait.
+    /// Converts one block of one region, unless that has to wait.
     pub fn turn_some(&mut self) {
-        let turning = self.regions.values_mut().find(|progress| matches!(progress, Progress::Turning { .. }));
-        if let Some(progress) = turning {
+        let converting =
+            self.regions.values_mut().find(|progress| matches!(progress, Progress::Converting { .. }));
+        if let Some(progress) = converting {
             *progress = std::mem::replace(progress, Progress::Never).turn_some();
         }
     }
@@ -228,10 +229,10 @@ impl Sharing {
                 let shows_it =
                     |progress: &Progress| matches!(progress, Progress::Ready(other) if other.id == shared.id);
                 self.regions.retain(|_, progress| !shows_it(progress));
-                shared.turn_back(shared.length());
+                shared.make_private(shared.length());
             }
-            Some(Progress::Turning { turned, shared, .. } | Progress::Stuck { turned, shared }) => {
-                shared.turn_back(turned);
+            Some(Progress::Converting { converted, shared, .. } | Progress::Stuck { converted, shared }) => {
+                shared.make_private(converted);
             }
             _ => {}
         }
@@ -245,8 +246,8 @@ impl Sharing {
     /// Stops what is half done: a userfaultfd cannot be checkpointed.
     pub fn pause(&mut self) {
         self.regions.retain(|_, progress| {
-            let Progress::Turning { turned, shared, .. } = progress else { return true };
-            shared.turn_back(*turned);
+            let Progress::Converting { converted, shared, .. } = progress else { return true };
+            shared.make_private(*converted);
             false
         });
     }
@@ -257,7 +258,7 @@ impl Sharing {
             let Progress::Ready(shared) = progress else { return true };
             let is_shown = shared.shows(&shared.range);
             if !is_shown {
-                shared.turn_back(shared.length());
+                shared.make_private(shared.length());
             }
             is_shown
         });
@@ -265,12 +266,12 @@ impl Sharing {
 
     /// Makes all pages private again, for good: a program that forks once may do it often, and each conversion takes
     /// time. No initiator may be inside, or its stores are lost.
-    pub fn turn_all_back(&mut self) {
+    pub fn make_all_private(&mut self) {
         for progress in self.regions.values_mut() {
             match std::mem::replace(progress, Progress::Never) {
-                Progress::Ready(shared) => shared.turn_back(shared.length()),
-                Progress::Turning { turned, shared, .. } | Progress::Stuck { turned, shared } => {
-                    shared.turn_back(turned);
+                Progress::Ready(shared) => shared.make_private(shared.length()),
+                Progress::Converting { converted, shared, .. } | Progress::Stuck { converted, shared } => {
+                    shared.make_private(converted);
                 }
                 Progress::Never => {}
             }
@@ -279,10 +280,10 @@ impl Sharing {
 }
 
 /// Makes pages private again that show `memory` from `offset` on.
-fn turn_part_back(part: Range<u64>, memory: BorrowedFd<'_>, offset: u64, shown_once: bool) {
+fn make_part_private(part: Range<u64>, memory: BorrowedFd<'_>, offset: u64, shown_once: bool) {
     if !part.is_empty() && !holds_own_state(&part) {
-        // SAFETY: the part was turned, shows the memory still, and is not this thread's own.
-        unsafe { turn_back(&part, memory, offset, shown_once) };
+        // SAFETY: the part was converted, shows the memory still, and is not this thread's own.
+        unsafe { make_private(&part, memory, offset, shown_once) };
     }
 }
 

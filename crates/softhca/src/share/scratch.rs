@@ -192,7 +192,7 @@ mod tests {
     /// The program may change its mapping in any way while pages are aside.
     #[test]
     fn pages_that_cannot_be_moved_back_are_not_lost() {
-        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
         let (pages, table) = (Pages::new(BLOCK), PageTable::open().unwrap());
         let aside = Scratch::new(BLOCK).unwrap();
         let held = handler.hold_at_missing(&pages.range()).unwrap();
@@ -208,7 +208,7 @@ mod tests {
     /// As when the kernel has reported fewer pages than it has moved.
     #[test]
     fn pages_moved_beyond_the_reported_count_are_not_lost() {
-        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
         let (pages, table) = (Pages::new(BLOCK), PageTable::open().unwrap());
         let aside = Scratch::new(BLOCK).unwrap();
         let held = handler.hold_at_missing(&pages.range()).unwrap();
@@ -237,7 +237,7 @@ mod tests {
     /// A thread that reads all memory of the process makes pages wherever it is mapped.
     #[test]
     fn a_page_already_at_the_destination_replaces_none() {
-        let Ok(handler) = Handler::new() else { return eprintln!("skipped: no privilege for userfaultfd") };
+        let Ok(handler) = Handler::new() else { return test_support::skip("no privilege for userfaultfd") };
         let (pages, table) = (Pages::new(BLOCK), PageTable::open().unwrap());
         let aside = Scratch::new(BLOCK).unwrap();
         let held = handler.hold_at_missing(&pages.range()).unwrap();

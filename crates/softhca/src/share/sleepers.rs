@@ -32,7 +32,7 @@ const NAME: usize = 19;
 ///
 /// # Errors
 /// Those of reading `/proc`; there may be none.
-pub(super) fn any_in(range: &Range<u64>) -> io::Result<bool> {
+pub(super) fn any_waiter_in(range: &Range<u64>) -> io::Result<bool> {
     let mut any = false;
     Tasks::open()?
         .each(|call| any |= call.may_wait_elsewhere() || call.words().any(|word| range.contains(&word)))?;

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use libc::c_void;
 
 use super::BLOCK;
+use super::make_private::make_private;
+use super::make_shared::make_shared;
 use super::syscall::check;
-use super::turn::turn;
-use super::turn_back::turn_back;
 use super::userfault::Handler;
 
 const FILL: u8 = 7;
@@ -95,20 +95,20 @@ impl Pages {
         assert!(self.words().all(|word| word.load(Ordering::Relaxed) == 0));
     }
 
-    /// Turns all of it into `memory`.
-    pub fn turn(&self, memory: &OwnedFd, handler: &Handler) -> io::Result<()> {
+    /// Converts all of it into `memory`.
+    pub fn make_shared(&self, memory: &OwnedFd, handler: &Handler) -> io::Result<()> {
         let range = self.range();
         for start in range.clone().step_by(BLOCK as usize) {
             // SAFETY: the pages are no stack.
-            unsafe { turn(&(start..start + BLOCK), memory.as_fd(), start - range.start, handler)? };
+            unsafe { make_shared(&(start..start + BLOCK), memory.as_fd(), start - range.start, handler)? };
         }
         Ok(())
     }
 
-    /// Turns it back, which was turned into `memory`.
-    pub fn turn_back(&self, memory: &OwnedFd) {
+    /// Converts it back, which was converted into `memory`.
+    pub fn make_private(&self, memory: &OwnedFd) {
         // SAFETY: the caller's promise; the pages are no stack.
-        unsafe { turn_back(&self.range(), memory.as_fd(), 0, true) };
+        unsafe { make_private(&self.range(), memory.as_fd(), 0, true) };
     }
 
     /// Wakes the thread that sleeps on the word at `offset`.
@@ -136,7 +136,7 @@ pub(super) fn sleep_on(at: u64) -> io::Result<()> {
 }
 
 pub(super) fn wait_for_a_sleeper(range: &Range<u64>) {
-    while !super::sleepers::any_in(range).unwrap() {
+    while !super::sleepers::any_waiter_in(range).unwrap() {
         std::thread::yield_now();
     }
 }

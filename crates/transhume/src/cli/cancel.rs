@@ -8,11 +8,11 @@ use clap::Args;
 use super::target::{Target, unexpected};
 use crate::failure::Result;
 
-/// Cancels the move of an instance, wherever it was started
+/// Cancels a move, whichever client started it
 ///
-/// The move is rolled back, and this ends when the instance runs on where it was. For which host that waits is said when it
-/// takes long. Ctrl-C leaves at once, and the move is rolled back all the same. Past its commit point a move goes
-/// forward, and cannot be cancelled any more. If the coordinator goes away, this waits for it, and asks it again.
+/// The move is rolled back, and the command returns when the instance runs again on its source. A move
+/// past its commit point cannot be cancelled. Ctrl-C returns at once; the rollback goes on. If the
+/// coordinator is unreachable, the command waits for it and repeats the request.
 #[derive(Args)]
 #[command(after_help = "Example:\n  transhume cancel job1")]
 pub struct Arguments {

@@ -14,19 +14,20 @@ use super::transfer::cancel_on_interrupt;
 use crate::failure::{Failure, Result};
 use crate::output;
 
-/// Saves a group of instances in files, all in one state, and lets it run on
+/// Saves a group of running instances to files
 ///
-/// All members are suspended, as for a move, before any of them is saved, and none runs on before all are: what one has sent, another has
-/// received, or it is still to be sent. Their RDMA and TCP connections with each other are part of that; connections to others, and
-/// files that the group writes, are not. `transhume restore` lets it run again from there, also on other hosts, when it has ended.
+/// All members are suspended, saved at one consistent point, and then continue to run. RDMA and TCP
+/// connections between members are saved; connections to other programs, and files that the members
+/// write, are not. `transhume restore` starts the group again from DIR after it has ended, also on other hosts.
 ///
-/// Each host writes what it has into DIR, and the coordinator what belongs together: let all share its file system, or copy it
-/// together. A directory takes one checkpoint. Only root may make one, and read it: the memory of programs is in it.
+/// Each host writes the images of its members to DIR, and the coordinator writes a manifest: put DIR on a
+/// shared file system, or copy its parts together. DIR holds one checkpoint. Only root can checkpoint,
+/// because the files contain the memory of the programs.
 ///
-/// Ctrl-C asks for the end of it, and the group runs on; it is also given up if any member cannot be saved, or the coordinator goes away
-/// before all are. What a host has written then is removed, unless its node cannot be reached.
+/// Ctrl-C cancels the checkpoint, and the group continues to run. The checkpoint also fails if one member
+/// cannot be saved, or if the coordinator fails before all are. Nodes then delete what they have written.
 ///
-/// With --json there is a list of reports, as `transhume move --json` writes them.
+/// --json prints a list of reports in the format of `transhume move --json`.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  transhume checkpoint --group job1 /shared/job1-monday\n  \
                         transhume restore /shared/job1-monday --to h3,h4")]
@@ -34,33 +35,33 @@ pub struct Checkpoint {
     /// The group
     #[arg(long, value_name = "G")]
     group: String,
-    /// Where it is saved; made if it is not there
+    /// The directory of the checkpoint; it is created if it does not exist
     #[arg(value_name = "DIR")]
     directory: String,
-    /// Writes the reports as JSON, and no progress
+    /// Prints the reports as JSON, without progress
     #[arg(long)]
     json: bool,
 }
 
-/// Lets a group of instances run again from a checkpoint
+/// Starts the instances of a checkpoint again
 ///
-/// All run again, or none: what stands in the way of one is said, and nothing of the others is left. They have the names, addresses and
-/// RDMA identities that they had, so whatever has these now must have ended. Files that they have open must be there as they were.
-/// A checkpoint can be restored any number of times, one after the other. An instance whose host cannot be reached has not ended: it may
-/// run there.
+/// All instances start, or none. They keep their names, addresses and RDMA identities, so instances that use
+/// the same ones must have ended. An instance on an unreachable host has not ended: it may still run there.
+/// Files that the instances had open must exist with the same contents. A checkpoint can be restored any
+/// number of times, but not while its instances run.
 ///
-/// With --json there is a list of reports, as `transhume move --json` writes them.
+/// --json prints a list of reports in the format of `transhume move --json`.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  transhume restore /shared/job1-monday\n  \
                         transhume restore /shared/job1-monday --to h3,h4")]
 pub struct Restore {
-    /// Where the checkpoint is
+    /// The directory of the checkpoint
     #[arg(value_name = "DIR")]
     directory: String,
-    /// The hosts where they are to run, several with commas [default: all that are up and not drained]
+    /// Hosts for the instances, separated by commas [default: all that are up and not drained]
     #[arg(long, value_name = "HOST", value_delimiter = ',')]
     to: Vec<String>,
-    /// Writes the reports as JSON, and no progress
+    /// Prints the reports as JSON, without progress
     #[arg(long)]
     json: bool,
 }
@@ -75,13 +76,13 @@ impl Checkpoint {
         let Self { group, directory, json } = self;
         let directory = absolute(&directory)?;
         let request = CheckpointRequest { group: group.clone(), directory: directory.clone() };
-        let outlook = format!("the checkpoint is given up: group {group} runs on");
+        let outlook = format!("the checkpoint is cancelled; group {group} continues to run");
         let not_saved = || {
             Failure::new(
-                format!("the coordinator went away, and whether group {group} is saved is not known"),
+                format!("connection to the coordinator lost; it is unknown whether group {group} was saved"),
                 format!(
-                    "the group runs on; it is saved if checkpoint.json is in {directory}, else what is there is of no use: remove it, \
-                     and save it again when the coordinator is back"
+                    "the group continues to run; if {directory} contains checkpoint.json, it is saved, else delete the directory \
+                     and try again when the coordinator is back"
                 ),
             )
         };
@@ -89,9 +90,9 @@ impl Checkpoint {
             Followed { was_lost: true, .. } => return Err(not_saved()),
             Followed { reports, .. } => reports,
         };
-        let message = format!("group {group} is not saved, and runs on");
+        let message = format!("group {group} was not saved and continues to run");
         over(&reports, json, Outcome::Saved, message)?;
-        said(json, &format!("group {group} is saved in {directory}, and runs on"))
+        said(json, &format!("group {group} was saved in {directory} and continues to run"))
     }
 }
 
@@ -108,22 +109,19 @@ impl Restore {
         let Self { directory, to, json } = self;
         let directory = absolute(&directory)?;
         let request = RestoreRequest { directory: directory.clone(), hosts: to };
-        let outlook = "the restore is given up: nothing of it will run".to_owned();
+        let outlook = "the restore is cancelled; no instance of the checkpoint will run".to_owned();
         let not_begun = || {
             Failure::new(
-                format!("the coordinator went away before it said anything of the restore of {directory}"),
-                "`transhume ps` shows what runs when it is back; then try again",
+                format!("connection to the coordinator lost before it confirmed the restore of {directory}"),
+                "when the coordinator is back, check with `transhume ps` and try again",
             )
         };
         let reports = together(target, &Request::Restore(request), outlook, json, not_begun)?.reports;
-        over(&reports, json, Outcome::Restored, format!("nothing of {directory} is restored"))?;
+        over(&reports, json, Outcome::Restored, format!("no instance of {directory} was restored"))?;
         let count = reports.len();
         said(
             json,
-            &format!(
-                "{count} {} of {directory} run again",
-                if count == 1 { "instance" } else { "instances" }
-            ),
+            &format!("{count} {} of {directory} restored", if count == 1 { "instance" } else { "instances" }),
         )
     }
 }
@@ -131,11 +129,14 @@ impl Restore {
 fn absolute(directory: &str) -> Result<String> {
     let absolute = path::absolute(Path::new(directory))?;
     absolute.into_os_string().into_string().map_err(|_| {
-        Failure::new(format!("the path of `{directory}` is no UTF-8"), "name a directory whose path is")
+        Failure::new(
+            format!("the path of `{directory}` is not UTF-8"),
+            "choose a directory with a UTF-8 path",
+        )
     })
 }
 
-/// Makes what `request` asks for, for all or none. A Ctrl-C ends it, of which comes `outlook`.
+/// Sends `request` for a group and follows it. Ctrl-C cancels it; `outlook` tells the user the consequence.
 fn together(
     target: &Target,
     request: &Request,
@@ -156,7 +157,7 @@ fn together(
     }
 }
 
-/// Writes the reports, if they are wanted, and fails with `message` if not all have ended as `wanted`.
+/// Prints the reports as JSON if requested. Fails with `message` unless all outcomes are `wanted`.
 fn over(reports: &[MoveReport], json: bool, wanted: Outcome, message: String) -> Result<()> {
     if json {
         output::json(&reports)?;

@@ -8,7 +8,7 @@ use clap_complete::Shell;
 use crate::failure::Result;
 use crate::output;
 
-/// Writes completions for a shell to standard output
+/// Prints shell completions
 #[derive(Args)]
 #[command(after_help = "Example:\n  transhume completions bash > /etc/bash_completion.d/transhume")]
 pub struct Arguments {

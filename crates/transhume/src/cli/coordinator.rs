@@ -14,28 +14,28 @@ use crate::failure::{Failure, Result};
 use crate::logging::Logging;
 use crate::precedence;
 
-/// Runs the coordinator, which knows where every instance is and decides moves
+/// Runs the coordinator, which tracks all instances and decides moves
 ///
-/// It ends at SIGTERM or SIGINT; instances run on, and the next one goes on where it stopped.
-/// The command line reaches it through the socket that `--socket` names.
+/// It runs until SIGTERM or SIGINT. Instances continue to run without it, and the next coordinator resumes
+/// from the stored state. Clients connect to the socket that `--socket` names.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  transhume coordinator --listen 192.0.2.1:7700\n  \
                         transhume coordinator --listen 192.0.2.1:7700 --cool-down 15m")]
 pub struct Arguments {
-    /// Where nodes connect
+    /// The address for connections of nodes
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: SocketAddr,
-    /// Where Prometheus reads metrics of moves and hosts, as http://ADDRESS:PORT/metrics. Whoever reaches it can read them
+    /// Serves metrics for Prometheus at http://ADDRESS:PORT/metrics, without authentication
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<SocketAddr>,
-    /// The folder with the coordinator's certificate and key, and `authority.pem`
+    /// The directory with the coordinator's certificate and key, and `authority.pem`
     #[arg(long, value_name = "DIR", default_value = "/etc/transhume/pki")]
     pki: PathBuf,
-    /// The folder for what the coordinator must remember
+    /// The directory for the coordinator's durable state
     #[arg(long, value_name = "DIR", default_value = "/var/lib/transhume/coordinator")]
     state: PathBuf,
-    /// For how long `transhume move` leaves an instance alone after a move, unless it is told `--force`, or the instance was started
-    /// with another time: a number with `s`, `m`, `h` or `d`
+    /// The default cool-down: how long `transhume move` refuses to move an instance again without `--force`
+    /// (a number with `s`, `m`, `h` or `d`)
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = words::seconds)]
     cool_down: u64,
     #[command(flatten)]

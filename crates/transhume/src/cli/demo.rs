@@ -14,25 +14,25 @@ use crate::demo::{self, Options};
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 
-/// Shows a move: RDMA traffic goes on while one of its ends travels around three hosts
+/// Demonstrates moves: RDMA traffic continues while an instance visits three hosts
 ///
-/// Makes a lab of three hosts, `demo` or the one that `--lab` names. Debian's own ib_write_bw and verbs-check, which verifies every byte
-/// and completion, run between an instance on h1 and one on h2. The first moves to h3, to h2 (where
-/// the path becomes shared memory) and back to h1. At the end stands how long each move was felt,
-/// by a prober outside and by the workload. Exit status 0 says that nothing was lost, doubled,
-/// reordered or wrong.
+/// Creates a lab of three hosts, named `demo` or as `--lab` says. Debian's ib_write_bw, and verbs-check, which
+/// verifies every byte and completion, run between an instance on h1 and one on h2. The first instance
+/// moves to h3, to h2 (where traffic goes through shared memory) and back to h1. The summary shows the
+/// blackout of each move as an external prober and the workload measured it. Exit code 0 means that
+/// nothing was lost, duplicated, reordered or corrupted.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  transhume demo\n  transhume demo --rounds 3 --json | jq '.moves[].probe_us'"
 )]
 pub struct Arguments {
-    /// How often to go around
+    /// Number of rounds
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
-    /// Writes the result as JSON to standard output, and what happens to standard error
+    /// Prints the result as JSON on standard output, and progress on standard error
     #[arg(long)]
     json: bool,
-    /// Runs the demo itself, for the process that clears away after it
+    /// Runs the demo itself; the outer process cleans up
     #[arg(long, hide = true)]
     inner: bool,
 }
@@ -50,7 +50,7 @@ impl Arguments {
         ended
     }
 
-    /// Runs the demo in a process of its own, so that the lab is removed however that ends.
+    /// Runs the demo in a child process, so that the lab is removed even if the demo is killed.
     fn supervise(&self, lab: &LabName) -> Result<ExitCode> {
         let mut child = self.start(lab)?;
         let demo = i32::try_from(child.id()).ok().and_then(Identity::of);
@@ -62,15 +62,15 @@ impl Arguments {
         let status = child.wait()?;
         match (status.code(), status.signal()) {
             (Some(code), _) => Ok(super::wait::exit_code(code)),
-            (None, Some(libc::SIGKILL)) => Err(Failure::new("the demo was interrupted", "")),
+            (None, Some(libc::SIGKILL)) => Err(Failure::new("the demo was interrupted", "run it again")),
             (None, signal) => {
                 let signal = signal.unwrap_or_default();
-                Err(Failure::new(format!("the demo was ended by signal {signal}"), ""))
+                Err(Failure::new(format!("signal {signal} ended the demo"), "run it again"))
             }
         }
     }
 
-    /// In a process group of its own, so that Ctrl-C reaches the supervisor alone.
+    /// The child has its own process group, so that Ctrl-C reaches the supervisor only.
     fn start(&self, lab: &LabName) -> io::Result<Child> {
         let mut command = Command::new(env::current_exe()?);
         command.args(["demo", "--inner", "--lab", lab.as_str(), "--rounds", &self.rounds.to_string()]);

@@ -23,43 +23,54 @@ use super::words;
 use crate::failure::{Failure, Result};
 use crate::{interrupt, output, table};
 
-/// Moves all instances away from a host
+const EXAMPLES: &str = "Examples:
+  transhume drain h1
+  transhume drain h1 --to h2,h3 --parallel 4
+  transhume drain h1 --dry-run
+  transhume drain h1 --json | jq '.moves[].blackout_us'";
+
+const JSON: &str = "JSON output:
+  Standard output gets one object: `host`, `moved`, `stayed` (a list of `name` and `why`; absent
+  if the drain was ended) and `moves`, in the format of `transhume move --json`. With --dry-run it
+  gets a list of objects: `name`, `bytes`, `total_us`, `blackout_us`, `to`, `obstacles` and, if the
+  instance cools down, `cools_down_for_s`. Standard error gets one object per line:
+    waiting    for an unreachable `host`, or `coordinator`: `why` and `outlook`
+    ended      after Ctrl-C: `host`
+    not_ended  after Ctrl-C: `message` and `help`
+    failed     last, if the drain was ended or refused: `message` and `help`";
+
+/// Moves all instances off a host
 ///
-/// Nothing is started on the host from then on, and nothing moves there, until `transhume undrain`. What has the least memory goes first, each to the
-/// host that has the fewest; where that cannot take it, to the next. What cannot be moved stays, and runs on. Ctrl-C ends the drain:
-/// moves that are not committed are rolled back, and the host takes instances again. A second Ctrl-C leaves at once;
-/// while the coordinator is away, the host stays drained then. If the coordinator goes away, this waits for it and drains what is left.
-/// A second drain of the same host takes the place of the first, which fails. Instances that cool down after a move leave as well; a
-/// dry run names them.
+/// A drained host accepts no new instances until `transhume undrain`. Its instances move, the smallest
+/// first, each to the host with the fewest instances that can take it; the cool-down does not apply.
+/// Instances that cannot move stay and continue to run.
 ///
-/// With --json the report is one object: `host`, `moved`, `stayed` with `name` and `why`, and `moves` as `transhume move --json`
-/// reports them; a dry run writes a list of objects with `name`, `bytes`, `total_us`, `blackout_us`, `to`, `obstacles`
-/// and, of one that cools down, `cools_down_for_s`. All that goes to standard error is JSON as well, one
-/// object a line: `waiting` with `host`, `why` and `outlook`, after a Ctrl-C `ended` with `host`, or `not_ended`, and last `failed` if the drain
-/// was ended or refused; the latter two with `message` and `help`. The report of one that was ended has no `stayed`.
+/// Ctrl-C ends the drain: uncommitted moves are rolled back, and the host accepts instances again. A second
+/// Ctrl-C returns at once; if the coordinator is down at that moment, the host stays drained. If the
+/// coordinator restarts, the command waits for it and drains the rest. A new drain of the same host
+/// replaces the previous one, which fails.
 #[derive(Args)]
-#[command(after_help = "Examples:\n  transhume drain h1\n  transhume drain h1 --to h2,h3 --parallel 4\n  \
-                        transhume drain h1 --dry-run\n  transhume drain h1 --json | jq '.moves[].blackout_us'")]
+#[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{JSON}"))]
 pub struct Drain {
     /// The host
     host: String,
-    /// Where the instances may go, several with commas [default: any host that is up]
+    /// Allowed destinations, separated by commas [default: any host that is up]
     #[arg(long, value_name = "HOST", value_delimiter = ',', value_parser = words::host)]
     to: Vec<String>,
-    /// How many moves are made at a time, at most: 1 to 32
+    /// Number of moves at a time: 1 to 32
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u16).range(1..=i64::from(MAX_PARALLEL)))]
     parallel: u16,
-    /// Only says where each instance would go, how long that would take by what the last moves have taken, and what stands in the way
+    /// Only shows the destination, estimated duration and blockers of each move
     #[arg(long)]
     dry_run: bool,
-    /// Writes the report as JSON, and no progress
+    /// Prints the report as JSON, without progress
     #[arg(long)]
     json: bool,
 }
 
-/// Lets instances be started on a host again
+/// Ends a drain, so that instances can start on the host again
 ///
-/// A drain of it that is under way ends: its moves that are not committed are rolled back. What has moved away stays where it is.
+/// If the drain is still in progress, its uncommitted moves are rolled back. Instances that have moved stay on their new hosts.
 #[derive(Args)]
 #[command(after_help = "Example:\n  transhume undrain h1")]
 pub struct Undrain {
@@ -109,7 +120,7 @@ impl Drain {
                 Ok(event) => tell_in(self.json, &event),
                 Err(error) if error.is_loss() => {
                     let errand = format!("to drain {}", self.host);
-                    let outlook = format!("then what is left on {} moves away", self.host);
+                    let outlook = format!("then the rest of {} is drained", self.host);
                     lost = true;
                     let socket = target.socket();
                     events = lasting::send_again_as(self.json, &socket, &request, &errand, &outlook)?;
@@ -123,15 +134,15 @@ impl Drain {
         }
     }
 
-    /// Ends the drain that the next coordinator has just been asked for, as the user did not want it any more.
+    /// Ends the drain that was just requested from the restarted coordinator, because the user has cancelled it.
     fn end_again(&self, socket: &Path) -> Failure {
-        // One that has not begun does not begin without this command.
+        // A drain that has not begun does not begin without this command.
         let _ = Client::send(socket, &undrain(&self.host)).and_then(|mut client| client.next_event());
         let message = format!("the drain of {} was ended", self.host);
-        Failure::new(message, "`transhume hosts` shows whether it takes instances again")
+        Failure::new(message, "`transhume hosts` shows whether the host is still drained")
     }
 
-    /// What was moved by a drain that was ended, or by none if it was refused.
+    /// Prints the moves made by a drain that was ended, as JSON; nothing if there were none.
     fn ended(&self, moves: &[MoveReport]) -> Result<()> {
         if !self.json || moves.is_empty() {
             return Ok(());
@@ -139,8 +150,8 @@ impl Drain {
         output::json(&serde_json::json!({ "host": self.host, "moved": moved(moves), "moves": moves }))
     }
 
-    /// Adds what went forward when the coordinator was lost, and of which it did not tell any more: this is in the event log, measured
-    /// if it was noted before.
+    /// Adds moves that completed while the coordinator was unreachable, from the event log.
+    /// Their figures are known if the log has them.
     fn add_untold(&self, target: &Target, began: SystemTime, moves: &mut Vec<MoveReport>) -> Result<()> {
         let since = began.duration_since(UNIX_EPOCH).unwrap_or_default();
         let since_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
@@ -160,10 +171,10 @@ impl Drain {
         }
     }
 
-    /// The move, if it left the host, and is none of `moves`.
+    /// The report of a move that left this host and is not among `moves`.
     fn untold(&self, what: Occurrence, moves: &[MoveReport]) -> Option<MoveReport> {
         let Occurrence::Moved { instance, from, to, epoch, figures, .. } = what else { return None };
-        // An instance leaves once: none comes to a host that is drained.
+        // An instance leaves at most once: none moves to a drained host.
         let is_told = moves.iter().any(|of| of.name == instance && of.outcome == Outcome::Moved);
         (from == self.host && !is_told).then(|| {
             let restarted = figures.is_none();
@@ -186,7 +197,7 @@ impl Drain {
         })
     }
 
-    /// The failure, with the host that was perhaps meant.
+    /// Adds a suggestion for a misspelt host to the failure.
     fn suggest(&self, target: &Target, failure: Obstacle) -> Failure {
         let names = std::iter::once(&self.host).chain(&self.to);
         names.fold(failure.into(), |failure, name| target.suggest_host(failure, name))
@@ -196,7 +207,7 @@ impl Drain {
         if self.json {
             return Ok(());
         }
-        output::line(&format!("draining {}, which has {}", self.host, counted(instances as usize)))
+        output::line(&format!("draining {}: {} to move", self.host, counted(instances as usize)))
     }
 
     fn say_rest(&self, instances: u32, time_us: Option<u64>) -> Result<()> {
@@ -215,7 +226,7 @@ impl Drain {
     }
 
     fn drained(&self, report: DrainReport, moves: Vec<MoveReport>) -> Result<ExitCode> {
-        // Those that a former coordinator has told of as well.
+        // Includes moves that a previous coordinator reported.
         let moved = moved(&moves);
         let DrainReport { host, stayed, .. } = report;
         if self.json {
@@ -229,11 +240,11 @@ impl Drain {
             return Ok(ExitCode::SUCCESS);
         }
         for left in &stayed {
-            let message = format!("{} stays on {host}, and runs on: {}", left.name, left.why);
+            let message = format!("{} stays on {host} and continues to run: {}", left.name, left.why);
             eprintln!("{}", Failure::from(Obstacle::new(message, &left.why.remedy)));
         }
-        let message = format!("{} moved, {} of {host} did not", counted(moved), stayed.len());
-        let help = format!("mend that and drain {host} again, or `transhume undrain {host}`");
+        let message = format!("{} moved, but {} stayed on {host}", counted(moved), stayed.len());
+        let help = format!("fix the causes and drain {host} again, or use `transhume undrain {host}`");
         Err(Failure::new(message, help))
     }
 
@@ -258,10 +269,7 @@ impl Drain {
         for planned in plan {
             if let Some(seconds) = planned.cools_down_for_s {
                 let time = api::in_words(seconds);
-                output::line(&format!(
-                    "{} cools down for another {time}, and leaves nevertheless",
-                    planned.name
-                ))?;
+                output::line(&format!("{} cools down for another {time}, but moves anyway", planned.name))?;
             }
         }
         say_obstacles(plan);
@@ -286,14 +294,14 @@ fn counted(instances: usize) -> String {
     if instances == 1 { "1 instance".into() } else { format!("{instances} instances") }
 }
 
-/// What the second Ctrl-C does.
-const LEAVE: &str = "waiting for the outcome; Ctrl-C again leaves at once";
+/// Printed after the first Ctrl-C.
+const LEAVE: &str = "waiting for the result; press Ctrl-C again to return at once";
 
 fn undrain(host: &str) -> Request {
     Request::Undrain { host: host.to_owned() }
 }
 
-/// Lets a Ctrl-C end the drain: `is_ended` says so to who asks the next coordinator for it.
+/// Makes Ctrl-C end the drain. `is_ended` prevents a new request to a restarted coordinator.
 fn undrain_on_interrupt(
     target: &Target,
     host: String,
@@ -305,12 +313,12 @@ fn undrain_on_interrupt(
         is_ended.store(true, Ordering::Relaxed);
         let answer = Client::send(&socket, &undrain(&host)).and_then(|mut client| client.next_event());
         let (answer, is_refused) = match answer {
-            // It has not begun, and does not without this command.
+            // The drain has not begun, and does not begin without this command.
             Ok(Event::Failed(failure)) => (Interrupted::NotEnded(failure), true),
             Ok(_) => (Interrupted::Ended { host }, false),
             Err(error) => {
                 let help = format!(
-                    "the drain is ended when the coordinator is back; Ctrl-C again leaves at once, and {host} stays drained"
+                    "the drain ends when the coordinator is back; press Ctrl-C again to return at once and leave {host} drained"
                 );
                 (Interrupted::NotEnded(Obstacle::new(error.to_string(), help)), false)
             }
@@ -326,7 +334,7 @@ fn undrain_on_interrupt(
     })
 }
 
-/// What has come of a Ctrl-C.
+/// The result of a Ctrl-C.
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Interrupted {
@@ -337,7 +345,7 @@ enum Interrupted {
 impl fmt::Display for Interrupted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Ended { host } => write!(f, "the drain is ended: {host} takes instances again\n{LEAVE}"),
+            Self::Ended { host } => write!(f, "the drain has ended: {host} accepts instances again\n{LEAVE}"),
             Self::NotEnded(why) => Failure::from(why.clone()).fmt(f),
         }
     }
@@ -364,7 +372,7 @@ mod tests {
         let measured = drain.untold(moved("h1", Some(figures)), &[]).unwrap();
         assert_eq!((measured.restarted, measured.total_us, measured.blackout_us), (false, 9, 5));
         assert!(drain.untold(moved("h1", None), &[]).unwrap().restarted);
-        assert!(drain.untold(moved("h1", Some(figures)), &[measured]).is_none(), "it was told");
-        assert!(drain.untold(moved("h3", Some(figures)), &[]).is_none(), "it was elsewhere");
+        assert!(drain.untold(moved("h1", Some(figures)), &[measured]).is_none(), "it was reported");
+        assert!(drain.untold(moved("h3", Some(figures)), &[]).is_none(), "it left another host");
     }
 }

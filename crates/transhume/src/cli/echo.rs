@@ -6,7 +6,7 @@ use clap::Args;
 
 use crate::failure::Result;
 
-/// Sends UDP packets back to their sender: the part of the demo's prober that runs in the instance
+/// Returns UDP packets to their sender; the demo's prober uses it in the instance
 #[derive(Args)]
 #[command(hide = true, after_help = "Example:\n  transhume echo --port 7790")]
 pub struct Arguments {

@@ -14,15 +14,15 @@ use super::transfer::{mebibytes, milliseconds, sent};
 use crate::failure::Result;
 use crate::{output, table};
 
-/// Tells what has happened to instances, moves, drains and hosts
+/// Prints the event log of instances, moves, drains and hosts
 ///
-/// The coordinator keeps the last 10,000 events, or 4 MiB of them, also when it is restarted. Each has a number, which is the one after
-/// that of the event before: `--after` goes on behind the last that was seen, and a first number that is higher
-/// tells that some in between are not kept any more. Times are UTC, by the coordinator's clock.
-/// With `--follow` this waits for a coordinator that goes away, and misses nothing.
+/// The coordinator stores the last 10,000 events, at most 4 MiB. Events have consecutive numbers:
+/// `--after` resumes after the last event seen, and a gap means that older events were dropped. Times
+/// are UTC, from the coordinator's clock. With `--follow`, the command survives a restart of the
+/// coordinator without missing events.
 ///
-/// With --json each event is one object on a line, with `number`, `time_ms` (since 1970), `event`, and what belongs to it; for which
-/// coordinator it waits is `waiting`, and why it ends is `failed`, on standard error.
+/// With --json, each event is one object per line with `number`, `time_ms` (since 1970), `event` and its
+/// fields. Standard error gets `waiting` while the coordinator is unreachable, and `failed`.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  transhume events --since 10m\n  transhume events --follow --since 0s\n  \
@@ -30,16 +30,16 @@ use crate::{output, table};
                         transhume events --json | jq 'select(.event == \"moved\") | .figures.blackout_us'"
 )]
 pub struct Arguments {
-    /// Goes on with what happens from now on
+    /// Also prints new events as they happen
     #[arg(short, long)]
     follow: bool,
-    /// Only events that are not older: as 30s, 10m, 2h or 1d, or since a time as 2026-01-31T12:00:00Z
+    /// Only events since then: an age such as 30s, 10m, 2h or 1d, or a time such as 2026-01-31T12:00:00Z
     #[arg(long, value_name = "TIME", value_parser = since)]
     since: Option<SystemTime>,
     /// Only events with a higher number
     #[arg(long, value_name = "NUMBER", default_value_t = 0, hide_default_value = true)]
     after: u64,
-    /// Writes an object of JSON for each event
+    /// Prints each event as a JSON object
     #[arg(long)]
     json: bool,
 }
@@ -80,21 +80,21 @@ impl Arguments {
         Request::Events { after: self.after, since_ms, follow: self.follow }
     }
 
-    /// Goes on behind the last event, with the next coordinator.
+    /// Resumes after the last event, with the restarted coordinator.
     fn again(&self, target: &Target) -> Result<Client> {
-        let outlook = "what has happened meanwhile is told when it is back";
-        lasting::send_again_as(self.json, &target.socket(), &self.request(), "to tell of its events", outlook)
+        let outlook = "missed events follow when it is back";
+        lasting::send_again_as(self.json, &target.socket(), &self.request(), "to read events", outlook)
     }
 }
 
-/// A time, or how long ago it was.
+/// Parses a time or an age.
 fn since(text: &str) -> std::result::Result<SystemTime, String> {
     let ago = text.strip_suffix(['s', 'm', 'h', 'd']).and_then(|number| number.parse::<u64>().ok());
     let Some(number) = ago else {
         let time = OffsetDateTime::parse(text, &Rfc3339);
-        return time
-            .map(SystemTime::from)
-            .map_err(|_| "give it as 30s, 10m, 2h or 1d, or as 2026-01-31T12:00:00Z".into());
+        return time.map(SystemTime::from).map_err(|_| {
+            "use an age such as 30s, 10m, 2h or 1d, or a time such as 2026-01-31T12:00:00Z".into()
+        });
     };
     let unit = match text.as_bytes().last() {
         Some(b's') => 1,
@@ -103,11 +103,11 @@ fn since(text: &str) -> std::result::Result<SystemTime, String> {
         _ => 24 * 60 * 60,
     };
     let ago = Duration::from_secs(number.saturating_mul(unit));
-    // Further back than the clock goes.
+    // The clock's range may be shorter.
     Ok(SystemTime::now().checked_sub(ago).unwrap_or(UNIX_EPOCH))
 }
 
-/// An event for people, on one line: as wide as the widest of its kind but for the last column, so that what comes later is aligned as well.
+/// An event on one line. All columns but the last have a fixed width, so that later lines stay aligned.
 fn in_words(event: &LoggedEvent) -> String {
     let (kind, of) = of(&event.what);
     line([&event.number.to_string(), &time(event.time_ms), kind, &table::printable(of)])
@@ -117,11 +117,11 @@ fn line([number, time, kind, of]: [&str; 4]) -> String {
     format!("{number:>6}  {time:<23}  {kind:<19}  {of}").trim_end().to_owned()
 }
 
-/// What happened, and to whom.
+/// The kind of an event and its details.
 fn of(what: &Occurrence) -> (&'static str, String) {
     match what {
         Occurrence::CoordinatorStarted => ("coordinator started", String::new()),
-        Occurrence::HostConnected { host, address } => ("host connected", format!("{host}, at {address}")),
+        Occurrence::HostConnected { host, address } => ("host connected", format!("{host} at {address}")),
         Occurrence::HostLost { host } => ("host lost", host.clone()),
         Occurrence::HostRemoved { host } => ("host removed", host.clone()),
         Occurrence::OffloadSwitchedOff { host, off } => {
@@ -131,9 +131,7 @@ fn of(what: &Occurrence) -> (&'static str, String) {
         Occurrence::Drained { host, moved, stayed } => {
             ("drained", format!("{host}: {moved} moved, {stayed} stayed"))
         }
-        Occurrence::DrainEnded { host, moved } => {
-            ("drain ended", format!("{host}: {moved} moved before that"))
-        }
+        Occurrence::DrainEnded { host, moved } => ("drain ended", format!("{host}: {moved} moved before")),
         Occurrence::Undrained { host } => ("undrained", host.clone()),
         Occurrence::Started { instance, host, group } => {
             ("started", format!("{instance} on {host}{}", in_group(group.as_ref())))
@@ -175,8 +173,8 @@ fn short_of_memory(processes: u64, limit_bytes: Option<u64>) -> String {
         count => format!("the kernel ended {count} processes"),
     };
     match limit_bytes {
-        Some(bytes) => format!("{ended}; its limit is {}", mebibytes(bytes)),
-        None => format!("{ended}; the host has no more"),
+        Some(bytes) => format!("{ended}: the memory limit is {}", mebibytes(bytes)),
+        None => format!("{ended}: the host is out of memory"),
     }
 }
 
@@ -191,12 +189,12 @@ fn measured(figures: Option<&MoveFigures>) -> String {
     format!("; {total} in all, blackout {blackout}, {}{after}", sent(image_bytes, precopied_bytes))
 }
 
-/// A restore suspends nothing and sends nothing.
+/// Figures of a restore, which suspends and sends nothing.
 fn took(figures: Option<&MoveFigures>) -> String {
     figures.map(|figures| format!("; {} in all", milliseconds(figures.total_us))).unwrap_or_default()
 }
 
-/// A point in time in UTC, to the millisecond.
+/// A time in UTC, in milliseconds.
 pub fn time(ms: u64) -> String {
     let at = OffsetDateTime::from_unix_timestamp_nanos(i128::from(ms) * 1_000_000);
     let Ok(at) = at else { return ms.to_string() };

@@ -19,43 +19,49 @@ use crate::failure::{Failure, Result};
 use crate::terminal::{self, Lent};
 use crate::{WRONG_USAGE, interrupt};
 
-/// What this command ends with if the failure is not the other command's, as `ssh` has it.
+/// Exit code for failures of `transhume exec` itself, as with `ssh`.
 const FAILED: u8 = 255;
 
-/// Runs a command in an instance that runs
+const EXAMPLES: &str = "Examples:
+  transhume exec --tty job1 -- bash
+  transhume exec job1 -- ip address
+  transhume exec --env LEVEL=2 --directory /tmp job1 -- sh -c 'echo $LEVEL in $PWD'
+  tar c data | transhume exec -i job1 -- tar x -C /scratch";
+
+const TERMINALS: &str = "Terminals and moves:
+  A move loses what is buffered in the terminal itself: an unfinished input line, unless the command
+  edits lines itself as bash does, and an unread end-of-file with the input after it. Finished lines
+  that the command has not read are echoed once more.";
+
+/// Runs a command in a running instance
 ///
-/// The command runs beside the instance's own one, with its user, directory, environment and RDMA device, and goes on when
-/// the instance moves: its input and output, too, with nothing lost, doubled or reordered on its way. Its output comes here byte for
-/// byte, and its exit code is that of this command: 127 if it was not found, 126 if it cannot be run, and 255 if something
-/// else has failed, as when the instance ends, or the coordinator goes away.
-/// Without `--stdin` it has no standard input (`/dev/null`). Ctrl-C, SIGTERM, SIGQUIT and a terminal that is closed are passed on
-/// to it. With `--tty` the command has a terminal, which moves with it: once it has started, keys such as Ctrl-C have their meaning
-/// there, not here, and SIGTERM and a terminal that is closed end this command. Of what is in the terminal itself a move loses a
-/// line that is typed and not finished, unless the command edits lines itself as bash does, and an end of file that is typed and
-/// not read, with what is behind it; lines that are typed and not read are echoed once more.
-/// When this command is gone it gets SIGHUP, and SIGKILL five seconds later. It ends with the instance's own command; what
-/// it leaves in the background runs on, without its output.
-/// There may be 64 at a time in an instance. It waits for an instance that is being moved, for up to two minutes.
+/// The command gets the instance's user, directory, environment and RDMA device. It moves with the instance,
+/// and its input and output arrive complete and in order. The exit code is the command's: 127 if
+/// it was not found, 126 if it is not executable, and 255 if the instance ended, the connection to the
+/// coordinator was lost, or something else failed. Without `--stdin`, standard input is `/dev/null`.
+///
+/// Ctrl-C, SIGTERM, SIGQUIT and SIGHUP are forwarded to the command. With `--tty` the command gets a terminal
+/// that moves with it: keys such as Ctrl-C act there, while SIGTERM and SIGHUP end the client. When the client
+/// ends, the command gets SIGHUP, and SIGKILL five seconds later. It ends with the instance's own command; its background
+/// processes continue without output. An instance runs up to 64 such commands. If the instance is moving, the
+/// command waits up to two minutes.
 #[derive(Args)]
 #[command(override_usage = "transhume exec [OPTIONS] <NAME> -- <CMD>...")]
-#[command(after_help = "Examples:\n  transhume exec --tty job1 -- bash\n  \
-                        transhume exec job1 -- ip address\n  \
-                        transhume exec --env LEVEL=2 --directory /tmp job1 -- sh -c 'echo $LEVEL in $PWD'\n  \
-                        tar c data | transhume exec -i job1 -- tar x -C /scratch")]
+#[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{TERMINALS}"))]
 pub struct Arguments {
-    /// Passes the standard input on, up to its end
+    /// Forwards standard input until its end
     #[arg(short = 'i', long)]
     stdin: bool,
-    /// Gives it a terminal, of the size and kind of this one, for its input, output and errors
+    /// Gives the command a terminal of the same size and type as this one
     #[arg(short = 't', long)]
     tty: bool,
-    /// Sets a variable of its environment; may be given several times
+    /// Sets an environment variable; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = words::variable)]
     env: Vec<(String, String)>,
-    /// Its working directory, with its whole path [default: the instance's]
+    /// The working directory, as an absolute path [default: the instance's]
     #[arg(long, value_name = "DIR", value_parser = directory)]
     directory: Option<String>,
-    /// Its user and group, as numbers; without GID the same number as UID [default: the instance's]
+    /// Numeric user and group; GID defaults to UID [default: the instance's]
     #[arg(long, value_name = "UID[:GID]", value_parser = words::user)]
     user: Option<(u32, u32)>,
     /// The instance's name
@@ -68,8 +74,8 @@ pub struct Arguments {
 impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
         if self.command.first().is_none_or(String::is_empty) {
-            let help = "give a program and its arguments after `--`: `transhume exec job1 -- ip address`";
-            return Err(Failure::new("there is no command to run", help).with_code(WRONG_USAGE));
+            let help = "pass a program and its arguments after `--`: `transhume exec job1 -- ip address`";
+            return Err(Failure::new("no command was given", help).with_code(WRONG_USAGE));
         }
         let window = self.window()?;
         let (name, input) = (self.name.clone(), self.stdin || self.tty);
@@ -80,12 +86,12 @@ impl Arguments {
         let (lent, told) = (Lent::default(), speaker.clone());
         if window.is_some() {
             let way_back = lent.way_back();
-            // It has signals of its own, by its keys; and it is hung up when this command is gone.
+            // Keys reach the command as bytes of its terminal; when this client ends, the command gets SIGHUP.
             interrupt::on_each(move |signal| way_back.end(signal))?;
         } else {
             interrupt::on_each(move |signal| drop(lock(&told).say(&ExecLine::Signal(signal))))?;
         }
-        // Until there is a command the keys have a meaning here.
+        // Until the command has started, keys act on this client.
         let begin = || {
             if window.is_some() {
                 lent.lend()?;
@@ -100,14 +106,14 @@ impl Arguments {
         copy(events, &room, &name, begin).map_err(|failure| target.suggest_instance(failure, &name))
     }
 
-    /// The size of the terminal that is asked for.
+    /// The size of the requested terminal.
     fn window(&self) -> Result<Option<WindowSize>> {
         if !self.tty {
             return Ok(None);
         }
         terminal::window().map(Some).ok_or_else(|| {
-            let help = "leave `--tty` out: `--stdin` passes on what comes from a file or a pipe";
-            Failure::new("the standard input is no terminal", help).with_code(WRONG_USAGE)
+            let help = "omit `--tty`; use `--stdin` to forward a file or a pipe";
+            Failure::new("standard input is not a terminal", help).with_code(WRONG_USAGE)
         })
     }
 
@@ -116,7 +122,7 @@ impl Arguments {
         ExecRequest {
             name: self.name,
             command: self.command,
-            // The last one counts.
+            // The last value wins.
             environment: kind.into_iter().chain(self.env).collect(),
             directory: self.directory,
             user: self.user,
@@ -127,7 +133,7 @@ impl Arguments {
     }
 }
 
-/// Tells the command of the window's size: of each change, and of one that was made before those are seen.
+/// Sends the window size at every change, and once now for changes that came too early.
 fn attend_window(speaker: &Arc<Mutex<Speaker>>) -> io::Result<()> {
     let told = speaker.clone();
     let tell = move || {
@@ -140,7 +146,7 @@ fn attend_window(speaker: &Arc<Mutex<Speaker>>) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes what comes until the command has ended. It `begin`s when the first word comes of a command that is there.
+/// Copies output until the command has ended. Calls `begin` at the first event of the started command.
 fn copy(
     mut events: Client,
     room: &Room,
@@ -169,18 +175,13 @@ fn copy(
 }
 
 fn lost(name: &str) -> Failure {
-    let what = "the coordinator is lost, and with it the connection to the command";
-    let help =
-        format!("`{name}` runs on; the command in it is hung up as soon as there is a coordinator again");
+    let what = "connection to the coordinator lost, and with it the session of the command";
+    let help = format!("`{name}` continues to run; the command gets SIGHUP when the coordinator is back");
     Failure::new(what, help).with_code(FAILED)
 }
 
 fn directory(text: &str) -> std::result::Result<String, String> {
-    if text.starts_with('/') {
-        Ok(text.to_owned())
-    } else {
-        Err("give its whole path, from `/` on".to_owned())
-    }
+    if text.starts_with('/') { Ok(text.to_owned()) } else { Err("use an absolute path".to_owned()) }
 }
 
 #[cfg(test)]

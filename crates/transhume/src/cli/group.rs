@@ -17,13 +17,13 @@ use crate::{output, table};
 pub struct GroupTransfer {
     /// The group.
     pub group: String,
-    /// Where they are to be.
+    /// The destination hosts.
     pub hosts: Vec<String>,
-    /// Only says what stands in the way.
+    /// Only reports blockers.
     pub dry_run: bool,
-    /// Also while some cool down.
+    /// Ignores the cool-down.
     pub force: bool,
-    /// Writes reports as JSON.
+    /// Prints reports as JSON.
     pub json: bool,
 }
 
@@ -43,10 +43,10 @@ impl GroupTransfer {
     fn not_begun(&self) -> Failure {
         Failure::new(
             format!(
-                "the coordinator went away before it said anything of the moves of group `{}`",
+                "connection to the coordinator lost before it confirmed the moves of group `{}`",
                 self.group
             ),
-            "`transhume ps` shows where they are when the coordinator is back; then try again",
+            "when the coordinator is back, check with `transhume ps` and try again",
         )
     }
 
@@ -56,9 +56,11 @@ impl GroupTransfer {
 
     fn follow(&self, target: &Target, events: Client, moves: &[GroupMove]) -> Result<ExitCode> {
         if let Some(first) = moves.first() {
-            // What is rolled back of one is of all.
-            let outlook =
-                format!("the moves of group {} are being rolled back: it runs on where it was", self.group);
+            // Cancelling one move rolls the whole group back.
+            let outlook = format!(
+                "rolling back the moves of group {}: it continues to run on its source hosts",
+                self.group
+            );
             cancel_on_interrupt(target, first.name.clone(), outlook, self.json)?;
         }
         let Followed { reports, .. } = follow(target, self.json, events, moves)?;
@@ -73,7 +75,7 @@ impl GroupTransfer {
         }
         if !all_moved {
             let message = format!("group {} was not moved", self.group);
-            return Err(Failure::new(message, "mend what is said above, and move it again"));
+            return Err(Failure::new(message, "fix the causes above and move it again"));
         }
         output::line(&match reports.len() {
             0 => self.is_there(),
@@ -84,7 +86,7 @@ impl GroupTransfer {
     }
 
     fn is_there(&self) -> String {
-        format!("all of group {} is there already", self.group)
+        format!("all instances of group {} are already there", self.group)
     }
 
     fn planned(&self, plan: &[PlannedMove]) -> Result<ExitCode> {
@@ -103,7 +105,7 @@ impl GroupTransfer {
     }
 }
 
-/// The first event that says more than for whom is waited; `not_begun`, if there is none.
+/// The first event other than a waiting message; `not_begun` if the connection is lost before it.
 pub fn first_of(events: &mut Client, json: bool, not_begun: impl Fn() -> Failure) -> Result<Event> {
     loop {
         match events.next_event() {
@@ -115,15 +117,15 @@ pub fn first_of(events: &mut Client, json: bool, not_begun: impl Fn() -> Failure
     }
 }
 
-/// How moves have ended that were made together.
+/// The results of moves that were made together.
 pub struct Followed {
-    /// In the order in which they ended.
+    /// In the order in which the moves ended.
     pub reports: Vec<MoveReport>,
-    /// The coordinator went away meanwhile.
+    /// The connection to the coordinator was lost meanwhile.
     pub was_lost: bool,
 }
 
-/// Follows moves that have begun together, and says how each ended.
+/// Follows moves that have begun together, and prints the result of each.
 pub fn follow(target: &Target, json: bool, mut events: Client, moves: &[GroupMove]) -> Result<Followed> {
     let mut reports = Vec::new();
     loop {
@@ -139,7 +141,7 @@ pub fn follow(target: &Target, json: bool, mut events: Client, moves: &[GroupMov
             Err(error) if error.is_loss() => {
                 let socket = target.socket();
                 let left = &moves[reports.len()..];
-                // Once it is there, it is asked for the others without a word about that.
+                // The first request waits for the coordinator and reports that; the others follow silently.
                 let mut next = left.first().map(|first| again(json, &socket, first)).transpose()?;
                 for left in left {
                     let events = next.take().map_or_else(|| ask(json, &socket, left), Ok)?;
@@ -154,12 +156,12 @@ pub fn follow(target: &Target, json: bool, mut events: Client, moves: &[GroupMov
     }
 }
 
-/// Follows a move on of which a coordinator told that went away.
+/// Follows a move with the restarted coordinator.
 fn again(json: bool, socket: &Path, left: &GroupMove) -> Result<Client> {
     follow_again(json, socket, left.name.clone(), left.id)
 }
 
-/// The same, with the next coordinator, which was there a moment ago.
+/// Follows a move with a coordinator that was reachable a moment ago.
 fn ask(json: bool, socket: &Path, left: &GroupMove) -> Result<Client> {
     let request = Request::FollowMove { name: left.name.clone(), id: left.id };
     match Client::send(socket, &request) {
@@ -168,7 +170,7 @@ fn ask(json: bool, socket: &Path, left: &GroupMove) -> Result<Client> {
     }
 }
 
-/// How such a move ends.
+/// The report of such a move.
 fn outcome(json: bool, socket: &Path, left: &GroupMove, mut events: Client) -> Result<MoveReport> {
     loop {
         match events.next_event() {
@@ -186,16 +188,16 @@ fn say(report: &MoveReport, json: bool) -> Result<()> {
     if json { Ok(()) } else { output::line(&in_words(report)) }
 }
 
-/// Tells the user for which host something waits, as JSON or in words.
+/// Prints a waiting message, as JSON or as text.
 pub fn tell_in(json: bool, event: &Event) {
     if json { transfer::tell(event) } else { tell(event) }
 }
 
-/// A move that is over, on one line.
+/// A completed move on one line.
 pub fn in_words(report: &MoveReport) -> String {
     let MoveReport { name, from, to, outcome, total_us, blackout_us, .. } = report;
     let outcome = match outcome {
-        Outcome::Moved if report.restarted => "moved; the coordinator went away meanwhile".into(),
+        Outcome::Moved if report.restarted => "moved; figures lost because the coordinator restarted".into(),
         Outcome::Restored => format!("restored, {} in all", milliseconds(*total_us)),
         Outcome::Moved => {
             format!("{} in all, blackout {}", milliseconds(*total_us), milliseconds(*blackout_us))
@@ -208,8 +210,8 @@ pub fn in_words(report: &MoveReport) -> String {
             )
         }
         Outcome::RolledBack(why) => match report.errand {
-            Errand::Move => format!("not moved, and runs on: {why}"),
-            Errand::Save => format!("not saved, and runs on: {why}"),
+            Errand::Move => format!("not moved, continues to run: {why}"),
+            Errand::Save => format!("not saved, continues to run: {why}"),
             Errand::Restore => format!("not restored: {why}"),
         },
         Outcome::Ended(why) => match report.errand {
@@ -221,7 +223,7 @@ pub fn in_words(report: &MoveReport) -> String {
     format!("{name} {from} → {to}: {outcome}")
 }
 
-/// Writes to standard error what stands in the way.
+/// Prints the blockers to standard error.
 pub fn say_obstacles(plan: &[PlannedMove]) {
     for PlannedMove { name, obstacles, .. } in plan {
         for obstacle in obstacles {
@@ -231,7 +233,7 @@ pub fn say_obstacles(plan: &[PlannedMove]) {
     }
 }
 
-/// Where an instance would go.
+/// The destination of a planned move.
 pub fn destination(planned: &PlannedMove) -> String {
     planned.to.clone().unwrap_or_else(|| "stays".into())
 }

@@ -9,7 +9,7 @@ use super::target::{Target, unexpected};
 use crate::failure::Result;
 use crate::output;
 
-/// Changes which hosts take part; `transhume hosts` lists them
+/// Removes hosts; `transhume hosts` lists them
 #[derive(Args)]
 #[command(after_help = "Example:\n  transhume host remove h3")]
 pub struct Arguments {
@@ -22,17 +22,17 @@ enum Command {
     Remove(Remove),
 }
 
-/// Takes the right to take part away from a host, for good
+/// Removes a host for good, by revoking its certificate
 ///
-/// The coordinator and all nodes accept its certificate no more, and what they have with it ends at once: connections, and the keys of
-/// tunnels. Its devices are the overlay's no more. It says so itself, as far as it can be told, and ends. Join tokens that were
-/// good until then are revoked, since the host may know them. What had joined with one may take part again with a new
-/// token, and gets a new key.
+/// The coordinator and all nodes reject the host's certificate from now on, close connections with it and
+/// drop its tunnel keys. Its overlay devices are removed, and its node ends if it can be told. All valid join tokens
+/// are revoked, because the host may know them. A machine that joined with a token can join
+/// again with a new token, and gets a new key.
 ///
-/// It is refused while instances are on the host, or come there: `transhume drain` it first. Of a host that does not answer nobody knows
-/// whether they run, so they are not given up for this, unless you say with `--lost` that the machine is gone for good. Then they are ended
-/// as lost, and their names are free. Be sure of it: what still runs there goes on, cut off from all others, beside what you
-/// start in its place.
+/// The command fails while instances are on the host or moving to it: `transhume drain` it first. Instances on an
+/// unreachable host may still run. Use `--lost` only if the machine is gone for good: its
+/// instances then count as lost, and their names are free. If the machine is in fact alive, the old
+/// instances continue to run there, isolated, beside their replacements.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  transhume host remove h3\n  transhume drain h3 && transhume host remove h3\n  \
@@ -42,10 +42,10 @@ enum Command {
 struct Remove {
     /// The host
     host: String,
-    /// Its machine is gone for good, or switched off until it is made anew: gives up the instances that it had
+    /// Gives up the host's instances, because the machine is gone for good or will be reinstalled
     #[arg(long)]
     lost: bool,
-    /// Writes what was done as JSON; failures go to standard error, as JSON
+    /// Prints the result as JSON; failures go to standard error as JSON
     #[arg(long)]
     json: bool,
 }
@@ -68,20 +68,20 @@ fn remove(target: &Target, host: String, lost: bool, json: bool) -> Result<()> {
 }
 
 fn in_words(removed: &HostRemoved) -> String {
-    let mut text = format!("{} is removed", removed.host);
+    let mut text = format!("{} was removed", removed.host);
     if !removed.lost_instances.is_empty() {
-        text += &format!("\n  lost with it: {}", removed.lost_instances.join(", "));
+        text += &format!("\n  lost instances: {}", removed.lost_instances.join(", "));
     }
     if !removed.revoked_tokens.is_empty() {
         let tokens: Vec<_> = removed.revoked_tokens.iter().map(u64::to_string).collect();
         text += &format!(
-            "\n  revoked tokens, which it may know: {}; `transhume net token` prints a new one",
+            "\n  revoked tokens: {}; create a new one with `transhume net token`",
             tokens.join(", ")
         );
     }
     if !removed.untold.is_empty() {
         text += &format!(
-            "\n  away, and told as soon as they are back: {}; until then these still believe {}",
+            "\n  unreachable hosts: {}; until they reconnect, they still accept {}",
             removed.untold.join(", "),
             removed.host
         );
@@ -96,15 +96,12 @@ mod tests {
     #[test]
     fn what_is_left_to_know_is_said() {
         let mut removed = HostRemoved { host: "b".into(), ..HostRemoved::default() };
-        assert_eq!(in_words(&removed), "b is removed");
+        assert_eq!(in_words(&removed), "b was removed");
         removed.revoked_tokens = vec![1, 3];
         removed.untold = vec!["c".into()];
         removed.lost_instances = vec!["job1".into(), "job2".into()];
         let text = in_words(&removed);
-        assert!(text.contains("lost with it: job1, job2\n"), "{text}");
-        assert!(
-            text.contains("may know: 1, 3; `transhume net token`") && text.contains("back: c;"),
-            "{text}"
-        );
+        assert!(text.contains("lost instances: job1, job2\n"), "{text}");
+        assert!(text.contains("tokens: 1, 3; create") && text.contains("hosts: c;"), "{text}");
     }
 }

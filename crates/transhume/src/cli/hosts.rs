@@ -15,7 +15,7 @@ use crate::{output, table};
     after_help = "Examples:\n  transhume hosts\n  transhume hosts --json | jq -r '.[] | select(.up and (.drained | not)) | .name'"
 )]
 pub struct Arguments {
-    /// Writes JSON
+    /// Prints JSON
     #[arg(long)]
     json: bool,
 }

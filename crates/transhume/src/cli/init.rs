@@ -8,11 +8,11 @@ use clap::Args;
 use super::wait::exit_code;
 use crate::failure::Result;
 
-/// Runs a command as the first process of an instance; nodes start it
+/// Runs a command as the first process of an instance; started by nodes
 #[derive(Args)]
 #[command(hide = true, after_help = "Example:\n  transhume init -- ib_write_bw")]
 pub struct Arguments {
-    /// Whose process this is, for those who look at its arguments
+    /// Marks the process, so that its lab can be found in its arguments
     #[arg(long)]
     mark: Option<String>,
     /// The command and its arguments

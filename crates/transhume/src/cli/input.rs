@@ -1,4 +1,4 @@
-//! Standard input that goes to a command in an instance.
+//! Forwards standard input to a command in an instance.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::failure::{Failure, Result};
 /// The most bytes of input at a time.
 const PIECE: usize = 16 * 1024;
 
-/// Passes the standard input on to the own command of the instance `name`, beside all else. What keeps it from that is said.
+/// Forwards standard input to the instance's own command in the background. Failures are printed.
 pub fn feed(socket: PathBuf, name: String) {
     thread::spawn(move || {
         if let Err(failure) = bring(&socket, &name) {
@@ -21,7 +21,7 @@ pub fn feed(socket: PathBuf, name: String) {
     });
 }
 
-/// Passes it on until the instance has ended.
+/// Forwards it until the instance has ended.
 fn bring(socket: &Path, name: &str) -> Result<()> {
     let request = ExecRequest { name: name.to_owned(), for_own: true, ..ExecRequest::default() };
     let mut events = Client::send(socket, &Request::Exec(request))?;
@@ -38,7 +38,7 @@ fn bring(socket: &Path, name: &str) -> Result<()> {
             }
             Ok(Event::NotStarted { failure, .. }) => return Err(failure.into()),
             Err(error) if error.is_loss() => return Err(lost(name)),
-            // It has ended, of which others speak.
+            // The session has ended; another task reports that.
             Ok(_) => return Ok(()),
             Err(error) => return Err(error.into()),
         }
@@ -46,15 +46,14 @@ fn bring(socket: &Path, name: &str) -> Result<()> {
 }
 
 fn lost(name: &str) -> Failure {
-    let what =
-        format!("the coordinator is lost, and with it the connection to the standard input of `{name}`");
+    let what = format!("connection to the coordinator lost, and with it the standard input of `{name}`");
     Failure::new(
         what,
-        "it ends there as soon as there is a coordinator again; `transhume exec -i` brings input to a further command",
+        "the command reads end-of-file when the coordinator is back; send more input to another command with `transhume exec -i`",
     )
 }
 
-/// Passes the standard input on, as far as there is room, until it ends.
+/// Forwards standard input as the window permits, until its end.
 pub fn give_input(speaker: &Mutex<Speaker>, room: &Room) -> std::result::Result<(), ClientError> {
     let (mut piece, mut given) = (vec![0; PIECE], 0);
     loop {
@@ -70,7 +69,7 @@ pub fn give_input(speaker: &Mutex<Speaker>, room: &Room) -> std::result::Result<
     }
 }
 
-/// How much input may be on its way.
+/// Flow control: input that may be in flight.
 #[derive(Default)]
 pub struct Room {
     taken: Mutex<u64>,
@@ -78,13 +77,13 @@ pub struct Room {
 }
 
 impl Room {
-    /// The command has been given so much.
+    /// The command has consumed this many bytes.
     pub fn has_grown(&self, taken: u64) {
         *lock(&self.taken) = taken;
         self.grown.notify_all();
     }
 
-    /// Waits until there is room after `given` bytes, and says how much.
+    /// Waits for room after `given` bytes, and returns its size.
     fn after(&self, given: u64) -> usize {
         let window = INPUT_WINDOW as u64;
         let is_full = |taken: &mut u64| *taken + window <= given;

@@ -10,9 +10,9 @@ use crate::failure::Result;
 
 /// Ends an instance with all its processes
 ///
-/// One that is being moved is ended as well: the move is cancelled, or, past its commit point, waited for. For which host
-/// that waits is said when it takes long. Ctrl-C leaves at once, and the instance is ended all the same. If the coordinator
-/// goes away, this waits for it, and asks it again; for a host that is away, up to ten seconds.
+/// If the instance is moving, the move is cancelled, or awaited if it is past its commit point. Ctrl-C returns
+/// at once; the instance still ends. If the coordinator is unreachable, the command waits for it and
+/// repeats the request; it waits for an unreachable host up to ten seconds.
 #[derive(Args)]
 #[command(after_help = "Example:\n  transhume kill job1")]
 pub struct Arguments {

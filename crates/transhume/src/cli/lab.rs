@@ -14,7 +14,7 @@ use clap::{Args, Subcommand};
 use super::target::Target;
 use crate::failure::Result;
 
-/// Makes hosts of network namespaces on this machine, each with a node
+/// Creates test hosts from network namespaces on this machine
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  transhume lab up --hosts 3\n  transhume lab status\n  transhume lab down"

@@ -1,4 +1,4 @@
-//! Requests that outlive the coordinator to which they were made first.
+//! Requests that survive a restart of the coordinator.
 
 use std::path::Path;
 use std::thread;
@@ -10,28 +10,28 @@ use super::target::tell;
 use super::transfer;
 use crate::failure::{Failure, Result};
 
-/// Before the first attempt to reach the next coordinator; each later one waits twice as long.
+/// Delay before the first attempt to reconnect; it doubles with each attempt.
 const FIRST_DELAY: Duration = Duration::from_millis(50);
 
-/// The longest time between two attempts.
+/// The longest delay between two attempts.
 const LONGEST_DELAY: Duration = Duration::from_secs(1);
 
-/// How long to wait for the next coordinator.
+/// How long to wait for the coordinator.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// How long to wait if the socket is gone as well: as with a lab that was removed.
+/// How long to wait if the socket file is gone too, as after the removal of a lab.
 const PATIENCE_WITHOUT_SOCKET: Duration = Duration::from_secs(5);
 
-/// Sends `request` to the next coordinator that listens on `socket`, after the connection to the
-/// one before was lost. `errand` says what is waited for.
+/// Sends `request` again to the restarted coordinator on `socket`. `errand` completes the message
+/// "waiting for the coordinator …".
 pub fn send_again(socket: &Path, request: &Request, errand: &str) -> Result<Client> {
-    eprintln!("transhume: the coordinator is lost; waiting for it to come back, {errand}");
+    eprintln!("transhume: connection to the coordinator lost; waiting for it to come back, {errand}");
     let client = reconnect(socket, request)?;
     eprintln!("transhume: the coordinator is back");
     Ok(client)
 }
 
-/// As [`send_again`], and with `json` told as a line of JSON: `outlook` says what becomes of what was waited for.
+/// Like [`send_again`]; with `json` the message is a JSON line that contains `outlook`.
 pub fn send_again_as(
     json: bool,
     socket: &Path,
@@ -44,13 +44,13 @@ pub fn send_again_as(
     }
     transfer::tell(&Event::Waiting {
         host: "coordinator".into(),
-        why: "it is lost".into(),
+        why: "the connection was lost".into(),
         outlook: outlook.into(),
     });
     reconnect(socket, request)
 }
 
-/// The last event that answers `request`, which `client` has sent to the first coordinator. For whom it waits is told.
+/// The last event for `request`, which `client` has already sent. Waiting messages are printed.
 pub fn last_event_of(mut client: Client, socket: &Path, request: &Request, errand: &str) -> Result<Event> {
     loop {
         match client.next_event() {
@@ -62,7 +62,7 @@ pub fn last_event_of(mut client: Client, socket: &Path, request: &Request, erran
     }
 }
 
-/// The last event that answers `request`, from a coordinator that was there a moment ago.
+/// The last event for `request`, from a coordinator that was reachable a moment ago.
 pub fn ask(socket: &Path, request: &Request, errand: &str) -> Result<Event> {
     let client = match Client::send(socket, request) {
         Err(error) if error.is_loss() => send_again(socket, request, errand)?,
@@ -90,7 +90,7 @@ fn reconnect(socket: &Path, request: &Request) -> Result<Client> {
 
 fn not_back() -> Failure {
     Failure::new(
-        "the coordinator has gone away and does not come back",
-        "instances run on; start it again with its state, then `transhume ps` shows how things are",
+        "the coordinator is unreachable and did not come back",
+        "instances continue to run; restart the coordinator with its state directory, then check with `transhume ps`",
     )
 }

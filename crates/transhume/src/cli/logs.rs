@@ -14,16 +14,16 @@ use super::wait::exit_code;
 use crate::failure::{Failure, Result};
 use crate::output;
 
-/// Writes what an instance's command has written
+/// Prints the output of an instance's command
 ///
-/// Both of its streams come byte for byte; of a long output the last MiB is kept, and each host keeps
-/// that of the last 64 instances that ended there, until its node is restarted. With `--follow`
-/// it waits for a coordinator that goes away, and goes on where it was; a command that writes faster
-/// than its output is read here waits, but not for a reader that takes nothing for 30 seconds.
+/// Standard output and standard error are copied to those of this command. The last MiB of output is kept; each
+/// host keeps the output of the last 64 ended instances until its node restarts. `--follow` survives
+/// a restart of the coordinator. A followed command that writes faster than its output is read
+/// is throttled, but not if the reader stalls for 30 seconds.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  transhume logs job1\n  transhume logs --follow job1")]
 pub struct Arguments {
-    /// Goes on until the command ends, and ends with its exit code
+    /// Continues until the command ends, and returns its exit code
     #[arg(short, long)]
     follow: bool,
     /// The instance's name
@@ -39,53 +39,53 @@ impl Arguments {
     }
 }
 
-/// Reads what an instance's command has written.
+/// A read of an instance's output.
 pub struct Reading<'a> {
     /// The instance.
     pub name: &'a str,
-    /// Goes on until the command ends, and also when the coordinator is lost meanwhile.
+    /// Continues until the command ends, also across a restart of the coordinator.
     pub follow: bool,
-    /// Where to go on.
+    /// The position to resume from.
     pub after: Option<Position>,
-    /// Pieces of output that were dropped behind that.
+    /// Number of output pieces that were dropped after that position.
     pub dropped: u64,
 }
 
 impl Reading<'_> {
     fn incomplete(&self) -> Failure {
-        let why = "they were not taken within 30 seconds, or while the coordinator was away";
+        let why = "the reader stalled for 30 seconds, or the coordinator was unreachable";
         Failure::new(
-            format!("{} pieces of `{}`'s output are missing: {why}", self.dropped, self.name),
-            "read without long pauses, or let the command write to a file",
+            format!("{} pieces of the output of `{}` are missing: {why}", self.dropped, self.name),
+            "read without long pauses, or redirect the command's output to a file",
         )
     }
 
-    /// What is on its way to a node that dies is lost; whether anything was is not known.
+    /// Output in flight to a node that dies is lost; whether there was any is unknown.
     fn perhaps_incomplete(&self) -> Failure {
         Failure::new(
-            format!("some of `{}`'s output may be missing: the node of its host was restarted", self.name),
-            "let the command write to a file what must outlive that",
+            format!("some output of `{}` may be missing: the node of its host restarted", self.name),
+            "redirect output that must not be lost to a file",
         )
     }
 
-    /// The host has what the command wrote last, if it wrote anything that was not read.
+    /// The command has ended, but its host cannot return the last output.
     fn unread(&self, why: &Obstacle) -> Failure {
         let name = self.name;
         Failure::new(
-            format!("the last of `{name}`'s output may be missing: {}", why.message),
+            format!("the last output of `{name}` may be missing: {}", why.message),
             format!(
-                "`transhume logs {name}` shows it if the host answers again and its node was not restarted"
+                "try `transhume logs {name}` when the host answers; its node keeps the output until it restarts"
             ),
         )
     }
 
-    /// Asks for what comes next.
+    /// The request for the next output.
     pub fn request(&self) -> Request {
         Request::Logs { name: self.name.to_owned(), follow: self.follow, after: self.after }
     }
 
-    /// Writes each piece of output where the command wrote it, until the last event; where that cannot be written to,
-    /// `unwritable` makes the failure.
+    /// Copies output to standard output and standard error until the last event. If a write fails,
+    /// `unwritable` completes the failure.
     pub fn copy(
         mut self,
         socket: &Path,
@@ -115,13 +115,13 @@ impl Reading<'_> {
         }
     }
 
-    /// Goes on where the output has ended so far, with the next coordinator.
+    /// Resumes after the last output, with the restarted coordinator.
     pub fn again(&self, socket: &Path) -> Result<Client> {
-        lasting::send_again(socket, &self.request(), &format!("while `{}` runs on", self.name))
+        lasting::send_again(socket, &self.request(), &format!("while `{}` continues to run", self.name))
     }
 }
 
-/// Writes a piece of output where the command wrote it.
+/// Writes output to the stream that the command used.
 pub fn write(stream: OutputStream, bytes: &[u8]) -> Result<()> {
     match stream {
         OutputStream::Stdout => output::write(bytes),

@@ -10,13 +10,13 @@ use clap_mangen::Man;
 use crate::failure::{Failure, Result};
 use crate::output;
 
-/// Writes the manual page to standard output, or one for each command into a folder
+/// Prints the manual page, or writes one page per command to a directory
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  transhume man | man -l -\n  transhume man --dir /usr/local/share/man/man1"
 )]
 pub struct Arguments {
-    /// The folder for the pages of all commands
+    /// The directory for the pages of all commands
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
@@ -33,7 +33,8 @@ impl Arguments {
             Some(dir) => {
                 let written = fs::create_dir_all(&dir).and_then(|()| clap_mangen::generate_to(command, &dir));
                 let name = dir.display();
-                written.map_err(|error| Failure::new(format!("{name}: {error}"), "choose another folder"))?;
+                written
+                    .map_err(|error| Failure::new(format!("{name}: {error}"), "choose another directory"))?;
             }
         }
         Ok(ExitCode::SUCCESS)

@@ -1,15 +1,15 @@
-//! Names that a user may have meant.
+//! Suggestions for misspelt names.
 
 use api::{Event, Request};
 
 use super::target::Target;
 use crate::failure::Failure;
 
-/// How alike a name must be to be suggested: 1 is the same.
+/// The least similarity of a suggestion; 1 means equal.
 const ALIKE: f64 = 0.75;
 
 impl Target {
-    /// `failure` with the instance that was perhaps meant by `name`, if it is about that and there is none of that name.
+    /// Adds a suggestion to a failure that is about the unknown instance `name`.
     pub fn suggest_instance(&self, failure: Failure, name: &str) -> Failure {
         suggest(failure, name, || match self.ask(&Request::List) {
             Ok(Event::Instances(instances)) => instances.into_iter().map(|instance| instance.name).collect(),
@@ -17,7 +17,7 @@ impl Target {
         })
     }
 
-    /// The same of a host.
+    /// The same for a host.
     pub fn suggest_host(&self, failure: Failure, name: &str) -> Failure {
         suggest(failure, name, || match self.ask(&Request::Hosts) {
             Ok(Event::Hosts(hosts)) => hosts.into_iter().map(|host| host.name).collect(),
@@ -26,7 +26,7 @@ impl Target {
     }
 }
 
-/// `known` asks the coordinator; if that does not answer, there are none.
+/// `known` asks the coordinator for names; it returns none if the coordinator does not answer.
 fn suggest(failure: Failure, name: &str, known: impl FnOnce() -> Vec<String>) -> Failure {
     if !failure.names(name) {
         return failure;

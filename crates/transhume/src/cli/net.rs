@@ -21,11 +21,11 @@ use super::target::{Target, unexpected};
 use crate::failure::Result;
 use crate::output;
 
-/// The overlay: an encrypted layer-2 network that joins all hosts
+/// Manages the overlay, an encrypted layer-2 network between hosts
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  transhume net layout star\n  transhume net attach h1 tap1 --address 10.88.0.1/24\n  \
-                  transhume net link add h2 h3\n  transhume net status\n\nWithout any other set-up (see `transhume net up --help`):\n  \
+                  transhume net link add h2 h3\n  transhume net status\n\nTo join machines without other set-up (see `transhume net up --help`):\n  \
                   transhume net up --listen 192.0.2.1:7700 --address 10.88.0.1/24"
 )]
 pub struct Arguments {
@@ -51,7 +51,7 @@ enum Command {
 }
 
 impl Arguments {
-    /// Whether the process serves others.
+    /// Whether the process is a daemon.
     pub fn is_daemon(&self) -> bool {
         matches!(self.command, Command::Up(_))
     }
@@ -75,13 +75,13 @@ impl Arguments {
     }
 }
 
-/// Lets the coordinator change something. If the user wants `json`, failures are JSON as well.
+/// Requests a change from the coordinator. With `json`, failures are JSON too.
 fn change(target: &Target, request: NetChange, json: bool) -> Result<Event> {
     let changed = target.ask(&Request::ChangeNetwork(request));
     changed.map_err(|failure| if json { failure.in_json() } else { failure })
 }
 
-/// What was changed of the layout, as `--json` writes it.
+/// A change of the layout, as `--json` prints it.
 #[derive(Serialize)]
 struct Laid<T> {
     #[serde(flatten)]
@@ -90,7 +90,7 @@ struct Laid<T> {
     laid: NetLaid,
 }
 
-/// Lets the coordinator change the layout. If the user wants `json`, writes what is changed, after what was `wanted`.
+/// Requests a change of the layout. With `json`, prints the changes, after the fields of `wanted`.
 fn lay(target: &Target, request: NetChange, wanted: impl Serialize, json: bool) -> Result<ExitCode> {
     match change(target, request, json)? {
         Event::NetLaid(laid) if json => output::json(&Laid { wanted, laid })?,

@@ -19,51 +19,51 @@ use crate::failure::{Failure, Result};
 use crate::logging::Logging;
 use crate::{library, precedence};
 
-/// Runs this host's node, which starts and moves instances
+/// Runs the node of this host, which starts and moves instances
 ///
-/// It ends at SIGTERM or SIGINT, and instances run on: the next node finds them again. It needs
-/// root, a bridge to which instances are linked, and CRIU as `scripts/criu.sh` gives it.
+/// It runs until SIGTERM or SIGINT; instances continue to run, and the next node finds them again. It requires
+/// root, a bridge for the instances, and CRIU (`scripts/criu.sh` gets it).
 #[derive(Args)]
 #[command(
     after_help = "Example:\n  transhume node --name node1 --listen 192.0.2.11:7700 --join 192.0.2.1:7700"
 )]
 pub struct Arguments {
-    /// The host's name: that of its certificate
+    /// The host's name, as in its certificate
     #[arg(long)]
     name: String,
-    /// Where other nodes reach this one
+    /// The address at which other nodes reach this one
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: SocketAddr,
-    /// Where the coordinator listens
+    /// The address of the coordinator
     #[arg(long, value_name = "ADDRESS:PORT")]
     join: SocketAddr,
-    /// What the overlay does not leave to the kernel, which all else is tried for at first. Without all of it traffic is slower
+    /// Offloads that the overlay does not use, although the kernel may have them; this makes traffic slower
     #[arg(long, value_name = "OFFLOAD", value_delimiter = ',', value_parser = offload())]
     without: Vec<Offload>,
-    /// Where Prometheus reads metrics of the overlay, as http://ADDRESS:PORT/metrics. Whoever reaches it can read them
+    /// Serves metrics of the overlay for Prometheus at http://ADDRESS:PORT/metrics, without authentication
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<SocketAddr>,
-    /// The folder with this host's certificate and key, and `authority.pem`
+    /// The directory with this host's certificate and key, and `authority.pem`
     #[arg(long, value_name = "DIR", default_value = "/etc/transhume/pki")]
     pki: PathBuf,
-    /// The folder for what the node must remember; its own alone
+    /// The directory for the node's durable state; no other node may use it
     #[arg(long, value_name = "DIR", default_value = "/var/lib/transhume/node")]
     state: PathBuf,
-    /// The folders for images of instances; the first with room is taken
+    /// Directories for image files of instances; the first one with enough room is used
     #[arg(long, value_name = "DIR", default_values = ["/dev/shm/transhume", "/var/lib/transhume/images"])]
     images: Vec<PathBuf>,
-    /// How many MiB of an instance's memory a second leave this host at the most while it runs, so that moves leave room for others;
-    /// what it waits for after `transhume move --post-copy` comes beside that
-    /// [default: as many as there is room for]
+    /// Limits the rate, in MiB/s, at which this host sends memory of running instances, to leave bandwidth for
+    /// other traffic; pages that an instance waits for after `transhume move --post-copy` are not limited
+    /// [default: unlimited]
     #[arg(long, value_name = "MIB")]
     move_bandwidth: Option<NonZeroU32>,
-    /// The bridge to which instances are linked
+    /// The bridge for the instances
     #[arg(long, default_value = "br0")]
     bridge: String,
-    /// What runs containers: runc, or an OCI runtime with the same commands [default: runc or crun, if one is in $PATH]
+    /// The OCI runtime for containers, compatible with runc [default: runc or crun from $PATH]
     #[arg(long, value_name = "PATH", env = "TRANSHUME_RUNTIME")]
     runtime: Option<PathBuf>,
-    /// CRIU 4.2 or newer [default: that of scripts/criu.sh, or the one installed]
+    /// CRIU 4.2 or newer [default: the one from scripts/criu.sh, or the installed one]
     #[arg(long, value_name = "PATH", env = "TRANSHUME_CRIU")]
     criu: Option<PathBuf>,
     #[command(flatten)]
@@ -75,7 +75,7 @@ impl Arguments {
         self.logging.begin();
         // SAFETY: the call has no preconditions.
         if unsafe { libc::geteuid() } != 0 {
-            let message = "a node makes namespaces and moves other users' programs, which needs root";
+            let message = "a node creates namespaces and moves programs of other users, which requires root";
             return Err(Failure::new(message, "run this with sudo"));
         }
         precedence::take();
@@ -110,17 +110,17 @@ impl Arguments {
     }
 }
 
-/// Reads the name of an offload.
+/// Parses the name of an offload.
 fn offload() -> impl TypedValueParser<Value = Offload> {
     let names = Offload::EACH.map(Offload::name);
-    PossibleValuesParser::new(names).try_map(|name| Offload::named(&name).ok_or("it is no offload"))
+    PossibleValuesParser::new(names).try_map(|name| Offload::named(&name).ok_or("unknown offload"))
 }
 
-/// How long a host that is very busy may take to start a command.
+/// How long a command may take to start on a busy host.
 const START_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What starts an instance's first process. A lab's mark goes along, since the environment is the
-/// instance's own.
+/// The command that starts an instance's first process. It carries the lab's mark as an argument, because the environment is the
+/// instance's.
 fn init_command() -> Result<Vec<OsString>> {
     let mut command = vec![env::current_exe()?.into(), "init".into()];
     if let Ok(id) = env::var(lab::mark::VARIABLE) {
@@ -130,7 +130,7 @@ fn init_command() -> Result<Vec<OsString>> {
     Ok(command)
 }
 
-/// With the first runtime that is there, unless one is given. Without the libraries programs in containers find no RDMA device.
+/// The configuration of containers, with the given runtime or the first one found. Without the RDMA libraries, containers have no RDMA device.
 fn containers(given: Option<PathBuf>, state: &Path) -> ContainerConfig {
     const KNOWN: [&str; 2] = ["runc", "crun"];
     let folders = env::var_os("PATH").unwrap_or_default();
@@ -145,7 +145,7 @@ fn containers(given: Option<PathBuf>, state: &Path) -> ContainerConfig {
     }
 }
 
-/// Where `scripts/criu.sh` puts what it gets, unless an installed CRIU is new enough.
+/// The CRIU that `scripts/criu.sh` has built, unless the installed one is new enough.
 fn default_criu() -> PathBuf {
     let fetched = Path::new("/var/cache/transhume/criu/criu");
     if fetched.exists() { fetched.to_owned() } else { "criu".into() }

@@ -9,14 +9,14 @@ use rpc::pki;
 
 use crate::failure::{Failure, Result};
 
-/// Issues the certificates by which the coordinator and the nodes know each other
+/// Issues certificates for the coordinator and the nodes
 ///
-/// The first use makes the cluster's authority as well. A host needs `authority.pem` and its own
-/// two files (`NAME.pem`, `NAME.key`) and no others; the authority's key stays where it is.
+/// The first use also creates the cluster's certificate authority. A host needs `authority.pem` and its own
+/// two files (`NAME.pem`, `NAME.key`) only; keep the authority's key on this machine.
 #[derive(Args)]
 #[command(after_help = "Example:\n  transhume pki --dir ./pki coordinator node1 node2")]
 pub struct Arguments {
-    /// The folder of keys and certificates
+    /// The directory of keys and certificates
     #[arg(long, value_name = "DIR", default_value = "/etc/transhume/pki")]
     dir: PathBuf,
     /// `coordinator`, and the names of hosts
@@ -28,7 +28,7 @@ impl Arguments {
     pub fn run(self) -> Result<ExitCode> {
         let mut names = HashSet::new();
         if let Some(twice) = self.names.iter().find(|name| !names.insert(*name)) {
-            return Err(Failure::new(format!("`{twice}` is named twice"), "name each host once"));
+            return Err(Failure::new(format!("the name `{twice}` was given twice"), "pass each name once"));
         }
         if !self.dir.join("authority.pem").exists() {
             pki::create_authority(&self.dir).map_err(failed)?;
@@ -40,7 +40,7 @@ impl Arguments {
 
 fn failed(error: pki::PkiError) -> Failure {
     let help = match error {
-        pki::PkiError::File { .. } => "choose another folder with `--dir`",
+        pki::PkiError::File { .. } => "choose another directory with `--dir`",
         _ => "",
     };
     Failure::new(error.to_string(), help)

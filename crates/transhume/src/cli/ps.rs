@@ -9,16 +9,16 @@ use super::target::{Target, unexpected};
 use crate::failure::Result;
 use crate::{output, table};
 
-/// The widest state in the table; `--json` has it whole.
+/// The widest state in the table; `--json` prints it in full.
 const STATE_WIDTH: usize = 40;
 
 /// Lists the instances
 ///
-/// Those that have ended are listed as well, the last 64 of them.
+/// The list includes the last 64 instances that have ended.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  transhume ps\n  transhume ps --json | jq -r '.[].name'")]
 pub struct Arguments {
-    /// Writes JSON
+    /// Prints JSON
     #[arg(long)]
     json: bool,
 }
@@ -53,7 +53,7 @@ fn row(instance: &Instance) -> [String; 8] {
     ]
 }
 
-/// A state in words.
+/// A state as text.
 pub fn describe(state: &State) -> String {
     match state {
         State::Starting => "starting".into(),

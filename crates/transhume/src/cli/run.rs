@@ -23,17 +23,16 @@ use super::{input, lasting};
 use crate::failure::{Failure, Result};
 use crate::{WRONG_USAGE, interrupt, library, output};
 
-/// Starts a program that can be moved
+/// Starts an instance: a program that can move between hosts
 ///
-/// The program runs in PID, network and UTS namespaces of its own on one of the hosts, with this
-/// directory, this environment and an RDMA device, which it finds through the usual libibverbs.
-/// Without `--stdin` it has no standard input (`/dev/null`). Its output comes here, and its exit code is that of this command.
-/// A program that cannot be started leaves no instance: the exit code is 127 if it was not found, and
-/// 126 if it cannot be run, as shells have it.
-/// Ctrl-C ends it (with SIGKILL, as `transhume kill` does), and so does SIGTERM, a terminal that is closed, and
-/// output that cannot be written here; a second Ctrl-C leaves at once.
-/// If the coordinator goes away, the program runs on, and its output comes when there is one again; but its standard
-/// input ends.
+/// The program runs on one of the hosts, in its own PID, network and UTS namespaces, with this working directory
+/// and environment, and with an RDMA device behind the usual libibverbs. Its output is copied here, and
+/// its exit code is returned; 127 means that the program was not found, and 126 that it is not executable.
+/// Without `--stdin`, standard input is `/dev/null`.
+///
+/// Ctrl-C ends the instance (with SIGKILL), as do SIGTERM, a closed terminal and a closed output; a second Ctrl-C
+/// returns at once. If the coordinator fails, the program continues to run, and its output is copied when the
+/// coordinator is back; its standard input ends.
 #[derive(Args)]
 #[command(override_usage = "transhume run [OPTIONS] -- <CMD>...")]
 #[command(after_help = "Examples:\n  transhume run --name server --detach -- ib_write_bw\n  \
@@ -47,41 +46,41 @@ pub struct Arguments {
     /// The host to start on [default: one that is up]
     #[arg(long, value_name = "H")]
     host: Option<String>,
-    /// The instance's name [default: made up]
+    /// The instance's name [default: generated]
     #[arg(long, value_name = "N")]
     name: Option<String>,
-    /// The group to which it belongs: its instances can be moved together
+    /// The instance's group; groups can be moved together
     #[arg(long, value_name = "G")]
     group: Option<String>,
-    /// A label, as many as 16: letters, digits and `-_./`
+    /// A label of letters, digits and `-_./`; may be repeated up to 16 times
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = words::variable)]
     labels: Vec<(String, String)>,
-    /// Never shares a host with an instance that has the same value of this label, wherever one of them is started or moves
+    /// Never shares a host with instances that have the same value of this label
     #[arg(long, value_name = "NAME")]
     anti_affinity: Vec<String>,
-    /// For how long `transhume move` leaves it alone after each move, unless it is told `--force`: a number with `s`, `m`, `h` or
-    /// `d` [default: as the coordinator says]
+    /// The cool-down: how long `transhume move` refuses to move it again without `--force`
+    /// (a number with `s`, `m`, `h` or `d`) [default: the coordinator's]
     #[arg(long, value_name = "DURATION", value_parser = words::seconds)]
     cool_down: Option<u64>,
-    /// What its network device is plugged into [default: the overlay if it is laid out, else the bridge]
+    /// The network of its device [default: the overlay if it is laid out, else the bridge]
     #[arg(long, value_name = "NETWORK", value_parser = network())]
     network: Option<NetworkKind>,
-    /// The RDMA address space; instances reach those of their own fabric only
+    /// The RDMA address space; instances in different fabrics cannot communicate
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     fabric: u32,
-    /// Writes the instance's name, and leaves it running
+    /// Prints the instance's name and returns
     #[arg(short, long)]
     detach: bool,
-    /// Writes the instance as JSON, and leaves it running
+    /// Prints the instance as JSON and returns
     #[arg(long)]
     json: bool,
-    /// Passes the standard input on, up to its end
+    /// Forwards standard input until its end
     #[arg(short = 'i', long, conflicts_with_all = ["detach", "json"])]
     stdin: bool,
     #[command(flatten)]
     container: container::Options,
     /// The command and its arguments
-    #[arg(last = true, value_name = "CMD")]
+    #[arg(last = true, value_name = "CMD", help_heading = "Arguments")]
     command: Vec<String>,
 }
 
@@ -141,22 +140,22 @@ fn labels(given: Vec<(String, String)>) -> Result<BTreeMap<String, String>> {
     for (name, value) in given {
         let before = labels.insert(name.clone(), value.clone()).filter(|before| *before != value);
         if let Some(before) = before {
-            let what = format!("the label `{name}` is to be both `{before}` and `{value}`");
-            return Err(Failure::new(what, "give it one value").with_code(WRONG_USAGE));
+            let what = format!("the label `{name}` has two values, `{before}` and `{value}`");
+            return Err(Failure::new(what, "pass one value for it").with_code(WRONG_USAGE));
         }
     }
     Ok(labels)
 }
 
-/// Reads the name of a network.
+/// Parses the name of a network.
 fn network() -> impl TypedValueParser<Value = NetworkKind> {
     let all = [NetworkKind::Bridge, NetworkKind::Overlay];
     let names = all.map(NetworkKind::name);
     let named = move |name: String| all.into_iter().find(|kind| kind.name() == name);
-    PossibleValuesParser::new(names).try_map(move |name| named(name).ok_or("it is no network"))
+    PossibleValuesParser::new(names).try_map(move |name| named(name).ok_or("unknown network"))
 }
 
-/// What is run.
+/// A program to run.
 struct Program {
     command: Vec<String>,
     environment: Vec<(String, String)>,
@@ -165,37 +164,37 @@ struct Program {
 }
 
 impl Program {
-    /// One of the host's, with all that is here.
+    /// A program of the host, with the client's environment and directory.
     fn of_the_host(command: Vec<String>) -> Result<Self> {
         if command.first().is_none_or(String::is_empty) {
-            let help = "give a program and its arguments after `--`: `transhume run -- ib_write_bw`";
-            return Err(Failure::new("there is no command to run", help).with_code(WRONG_USAGE));
+            let help = "pass a program and its arguments after `--`: `transhume run -- ib_write_bw`";
+            return Err(Failure::new("no command was given", help).with_code(WRONG_USAGE));
         }
-        // First, since `PWD` names it too.
+        // The directory comes first, because `PWD` contains it too.
         let directory = directory()?;
         let environment = library::add_to(environment()?, &library::folder()?);
         Ok(Self { command, environment, directory, container: None })
     }
 }
 
-/// A command to which this one is attached: it ends with it.
+/// An attached instance, which ends with this command.
 struct Errand {
     socket: PathBuf,
     stage: Arc<Mutex<Stage>>,
 }
 
-/// How far it is.
+/// The progress of the start.
 enum Stage {
-    /// Its host has not answered yet.
+    /// The host has not answered yet.
     Starting,
-    /// The same, and it is not wanted any more.
+    /// Likewise, and the user has cancelled the start.
     Unwanted,
-    /// It runs, under this name.
+    /// The instance runs, under this name.
     Running(String),
 }
 
 impl Errand {
-    /// From here on an interruption ends the instance, as soon as there is one.
+    /// From now on, an interruption ends the instance as soon as it exists.
     fn begin(socket: PathBuf) -> Result<Self> {
         crate::outlive_the_reader();
         let stage = Arc::new(Mutex::new(Stage::Starting));
@@ -224,8 +223,7 @@ impl Errand {
         reading.copy(&self.socket, events, |failure| {
             end(&self.socket, name);
             crate::end_with_the_reader();
-            failure
-                .with_remedy(&format!("`{name}` is ended with it: `--detach` lets it run without a reader"))
+            failure.with_remedy(&format!("`{name}` ends with it; use `--detach` to run it without a reader"))
         })
     }
 }
@@ -238,7 +236,7 @@ fn interrupted(stage: &Mutex<Stage>) -> Option<String> {
     }
     *stage = Stage::Unwanted;
     eprintln!(
-        "it is ended as soon as its host has started it; Ctrl-C again leaves at once, and `transhume ps` shows it"
+        "the instance ends as soon as its host has started it; press Ctrl-C again to return at once, then check with `transhume ps`"
     );
     None
 }
@@ -247,17 +245,18 @@ fn lock(stage: &Mutex<Stage>) -> MutexGuard<'_, Stage> {
     stage.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends the instance, as soon as its host can be reached; the connection that follows its output hears of it.
+/// Ends the instance, as soon as its host can be reached. The connection that follows its output reports the end.
 fn end(socket: &Path, name: &str) {
     const AGAIN: Duration = Duration::from_secs(1);
     let kill = Request::Kill { name: name.to_owned() };
     let mut said = None;
     loop {
-        match lasting::ask(socket, &kill, &format!("to end `{name}`; Ctrl-C again leaves it running")) {
+        match lasting::ask(socket, &kill, &format!("to end `{name}`; press Ctrl-C again to leave it running"))
+        {
             Ok(Event::Failed(failure)) if said.as_ref() == Some(&failure) => {}
             Ok(Event::Failed(failure)) => {
                 eprintln!("{}", Failure::from(failure.clone()));
-                eprintln!("  this tries again; Ctrl-C again leaves `{name}` running");
+                eprintln!("  trying again; press Ctrl-C again to leave `{name}` running");
                 said = Some(failure);
             }
             Ok(_) => return,
@@ -268,8 +267,8 @@ fn end(socket: &Path, name: &str) {
 }
 
 fn directory() -> Result<String> {
-    let help = "go to one that exists: the program starts in it on its host";
-    let missing = |error| Failure::new(format!("the working directory is not there: {error}"), help);
+    let help = "change to an existing directory: the program starts in it on its host";
+    let missing = |error| Failure::new(format!("the working directory does not exist: {error}"), help);
     let path = env::current_dir().map_err(missing)?;
     path.into_os_string()
         .into_string()

@@ -1,4 +1,4 @@
-//! Which coordinator a command speaks to.
+//! Selects the coordinator for a command.
 
 use std::path::{Path, PathBuf};
 
@@ -10,15 +10,18 @@ use lab::layout::Layout;
 use super::lasting;
 use crate::failure::{Failure, Result};
 
-/// Where the coordinator is. Without any of this it is the machine's own, if it listens, else the
-/// only lab's.
+/// The heading of these options in the help.
+const GLOBAL: &str = "Global options";
+
+/// Selects the coordinator. The default is the machine's own, if it listens, else that of the
+/// only lab.
 #[derive(Args)]
 pub struct Target {
     /// The coordinator's socket [default: /run/transhume/coordinator.sock, or that of the only lab]
-    #[arg(long, value_name = "PATH", env = api::SOCKET_VARIABLE, hide_env_values = true, global = true)]
+    #[arg(long, value_name = "PATH", env = api::SOCKET_VARIABLE, hide_env_values = true, global = true, help_heading = GLOBAL)]
     socket: Option<PathBuf>,
-    /// The lab to use, make or remove
-    #[arg(long, value_name = "NAME", global = true)]
+    /// The lab to use, create or remove
+    #[arg(long, value_name = "NAME", global = true, help_heading = GLOBAL)]
     lab: Option<LabName>,
 }
 
@@ -32,12 +35,12 @@ impl Target {
         }
     }
 
-    /// Where a coordinator is to listen.
+    /// The listening socket of a coordinator.
     pub fn socket_to_listen_on(&self) -> PathBuf {
         self.socket.clone().unwrap_or_else(|| api::DEFAULT_SOCKET.into())
     }
 
-    /// The lab: the one named, or the only one, or the default one if there is none.
+    /// The selected lab, else the only one, else the default name.
     pub fn lab(&self) -> Result<LabName> {
         match (&self.lab, &lab::Lab::names()[..]) {
             (None, [only]) => Ok(only.clone()),
@@ -46,12 +49,12 @@ impl Target {
         }
     }
 
-    /// Whether a lab is named.
+    /// Whether a lab was selected.
     pub fn names_a_lab(&self) -> bool {
         self.lab.is_some()
     }
 
-    /// The lab to make: the one named, or the default one.
+    /// The lab to create: the selected one, or the default name.
     pub fn new_lab(&self) -> Result<LabName> {
         match &self.lab {
             Some(lab) => Ok(lab.clone()),
@@ -59,7 +62,7 @@ impl Target {
         }
     }
 
-    /// The lab of the demo: the one named, or its own.
+    /// The lab of the demo: the selected one, or the demo's own.
     pub fn demo_lab(&self) -> Result<LabName> {
         match &self.lab {
             Some(lab) => Ok(lab.clone()),
@@ -67,7 +70,7 @@ impl Target {
         }
     }
 
-    /// The lab to remove: the one named, or the default one. Another one must be named, also the only one.
+    /// The lab to remove: the selected one, or the default name. Other labs are only removed by name.
     pub fn lab_to_remove(&self) -> Result<LabName> {
         match &self.lab {
             Some(lab) => Ok(lab.clone()),
@@ -75,7 +78,7 @@ impl Target {
         }
     }
 
-    /// Sends `request` and returns the connection on which its events come.
+    /// Sends `request` and returns the connection for its events.
     pub fn send(&self, request: &Request) -> Result<Client> {
         Client::send(&self.socket(), request).map_err(|error| self.explain(error))
     }
@@ -92,7 +95,7 @@ impl Target {
         }
     }
 
-    /// As [`Self::ask`], and also waits for a coordinator that goes away before it has answered.
+    /// Like [`Self::ask`], but waits for the coordinator if the connection is lost before the answer.
     pub fn ask_lasting(&self, request: &Request, errand: &str) -> Result<Event> {
         let socket = self.socket();
         let client = match Client::send(&socket, request) {
@@ -102,7 +105,7 @@ impl Target {
         succeeded(lasting::last_event_of(client, &socket, request, errand)?)
     }
 
-    /// Why nobody listens, as far as that lies in what was named.
+    /// Names the lab selection as the cause if no coordinator listens.
     fn explain(&self, error: ClientError) -> Failure {
         let labs = lab::Lab::names();
         match (&error, &self.lab, &self.socket) {
@@ -115,7 +118,7 @@ impl Target {
     }
 }
 
-/// Tells the user for which host something waits, if the event says that.
+/// Prints a waiting message, if the event is one.
 pub fn tell(event: &Event) {
     if let Event::Waiting { host, why, outlook } = event {
         eprintln!("transhume: waiting for host {host}: {why}; {outlook}");
@@ -125,8 +128,8 @@ pub fn tell(event: &Event) {
 fn unnamed_to_remove(default: LabName, present: &[LabName]) -> Result<LabName> {
     match present {
         [other, ..] if !present.contains(&default) => Err(Failure::new(
-            format!("which lab is to be removed? there is no `{default}`, but {}", listed(present)),
-            format!("name it: `transhume lab down --lab {other}`"),
+            format!("no lab `{default}` exists, but {}", listed(present)),
+            format!("pass its name: `transhume lab down --lab {other}`"),
         )),
         _ => Ok(default),
     }
@@ -134,7 +137,7 @@ fn unnamed_to_remove(default: LabName, present: &[LabName]) -> Result<LabName> {
 
 fn several_labs() -> Failure {
     let names = listed(&lab::Lab::names());
-    Failure::new(format!("there are several labs: {names}"), "say with `--lab` which one is meant")
+    Failure::new(format!("several labs exist: {names}"), "select one with `--lab`")
 }
 
 fn listed(labs: &[LabName]) -> String {
@@ -148,10 +151,13 @@ fn succeeded(event: Event) -> Result<Event> {
     }
 }
 
-/// The failure for an answer that does not belong to the request.
+/// The failure for an answer that does not match the request.
 pub fn unexpected(event: &Event) -> Failure {
     let text = serde_json::to_string(event).unwrap_or_default();
-    Failure::new(format!("unexpected answer from the coordinator: {text}"), "is it of the same version?")
+    Failure::new(
+        format!("unexpected answer from the coordinator: {text}"),
+        "use a coordinator of the same release",
+    )
 }
 
 fn default_socket() -> PathBuf {

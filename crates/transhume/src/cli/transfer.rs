@@ -18,61 +18,67 @@ use super::words;
 use crate::failure::{Failure, Result};
 use crate::{WRONG_USAGE, interrupt, output, table};
 
-/// Moves an instance, or all of a group, to other hosts
+const EXAMPLES: &str = "Examples:
+  transhume move job1 h3
+  transhume move job1 h3 --dry-run
+  transhume move job1 h3 --force
+  transhume move job1 h3 --post-copy
+  transhume move --group job h3,h4
+  transhume move job1 h3 --json | jq .blackout_us";
+
+const JSON: &str = "JSON output:
+  Standard output gets the report; with --group a list of reports, and with --group --dry-run a
+  list of objects with `name`, `to` and `obstacles`. Standard error gets one object per line:
+    risk           before a move with --post-copy
+    copying        during pre-copy: `memory_bytes`, `sent_bytes`, `look` (round) and `left_us`
+    fetching       after --post-copy: `fetched_bytes` and `missing_bytes`
+    waiting        for an unreachable `host`, or `coordinator`: `why` and `outlook`
+    cancelling     after Ctrl-C: `name`
+    not_cancelled  after Ctrl-C: `message` and `help`
+    failed         last, if there is no report: `message` and `help`";
+
+/// Moves an instance, or all instances of a group, to another host
 ///
-/// Its RDMA and TCP connections go on. Ctrl-C asks for a rollback and waits for the outcome: past
-/// the commit point the move goes forward all the same. A second Ctrl-C leaves at once, and the
-/// move goes on without this command; `transhume cancel` ends it then. For which host a move waits is said when it takes long. If the
-/// coordinator goes away, this waits for it and says how the move ended: a coordinator that comes back
-/// rolls back what was not yet committed.
+/// Its RDMA and TCP connections stay open. Ctrl-C rolls the move back, unless it has passed its commit point; a
+/// second Ctrl-C returns at once, and the move goes on (`transhume cancel` cancels it). If the coordinator
+/// restarts, the command waits for it and reports the result: uncommitted moves are rolled back.
 ///
-/// The instances of a group (`transhume run --group`) move together: none is suspended before all can be, and all arrive or
-/// all run on where they were. Several hosts are named with commas; instances that are on one of them stay, the others are spread over them.
+/// With --group, all instances of the group arrive, or all stay. They are spread over the given hosts; instances
+/// that are already on one of these hosts stay there.
 ///
-/// An instance that has moved and cools down (`--cool-down` of `transhume run` and `transhume coordinator`) is left where it is, and
-/// with it its group: it is said for how long. With --force it moves nevertheless.
+/// During the cool-down after a move (`--cool-down`), another move needs --force.
 ///
-/// With --post-copy it runs at its new host before all its memory is there: its memory is sent once while it runs, and what has changed
-/// since is fetched afterwards, first of all what it touches. So it stands still the shorter, the more it writes. The risk: until
-/// all is fetched its memory is on two hosts. If the old one is lost in that time, the instance is ended, since a part of its memory
-/// is gone. If the old one cannot be reached, the instance waits for it. It can be ended with `transhume kill`, and not be moved. And
-/// processes that have forked share no memory that is fetched: each gets its own copy, which a container's `--memory` must have room for.
-///
-/// With --json all that goes to standard error is JSON as well, one object a line: `risk` before a --post-copy, `copying` with `memory_bytes`, `sent_bytes`, `look` and
-/// `left_us` while memory is sent and the instance runs, `fetching` with `fetched_bytes` and `missing_bytes` after --post-copy, `waiting` with `host`, `why` and `outlook` (`host` may be `coordinator`), after a Ctrl-C `cancelling` with `name`, or `not_cancelled`, and last `failed` if there is no
-/// report; the latter two with `message` and `help`. Of a group there is a list of reports,
-/// and a dry run writes a list of objects with `name`, `to` and `obstacles`.
+/// With --post-copy, the instance runs on its destination before all its memory is there, so its blackout does not grow with the
+/// rate at which it writes memory. Pages are sent once before, and changed pages are fetched afterwards, those in demand first. If the
+/// source fails before all pages are there, the instance is lost; while the source is unreachable, the instance waits for
+/// missing pages. Until then it cannot be moved again, but it can be killed. Forked processes no longer share fetched pages, so a
+/// container's `--memory` must allow for a copy each.
 #[derive(Args)]
 #[command(name = "move", allow_missing_positional = true)]
 #[command(
     override_usage = "transhume move [OPTIONS] <NAME> <HOST>\n       transhume move [OPTIONS] --group <G> <HOST>[,<HOST>…]"
 )]
-#[command(
-    after_help = "Examples:\n  transhume move job1 h3\n  transhume move job1 h3 --dry-run\n  transhume move job1 h3 --force\n  \
-                        transhume move job1 h3 --post-copy\n  \
-                        transhume move --group job h3,h4\n  \
-                        transhume move job1 h3 --json | jq .blackout_us"
-)]
+#[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{JSON}"))]
 pub struct Arguments {
     /// The instance's name
     #[arg(conflicts_with = "group")]
     name: Option<String>,
-    /// The host to which it goes; for a group, all hosts where it is to be
+    /// The destination; for a group, one host or several, separated by commas
     #[arg(required = true)]
     host: String,
     /// Moves all instances of this group, together
     #[arg(long, value_name = "G")]
     group: Option<String>,
-    /// Only says what stands in the way
+    /// Only reports blockers
     #[arg(long)]
     dry_run: bool,
-    /// Moves also what cools down after its last move
+    /// Overrides the cool-down
     #[arg(long)]
     force: bool,
-    /// Lets it run before all its memory is there: if its old host is lost meanwhile, it is ended
+    /// Runs the instance on the destination before all its memory is there; if the source fails meanwhile, the instance is lost
     #[arg(long, conflicts_with = "group")]
     post_copy: bool,
-    /// Writes the report as JSON; how far it is, failures and for which host it waits go to standard error, as JSON
+    /// Prints the report as JSON; progress and failures go to standard error as JSON
     #[arg(long)]
     json: bool,
 }
@@ -85,8 +91,8 @@ impl Arguments {
             (None, Some(group)) => hosts(&host)
                 .and_then(|hosts| GroupTransfer { group, hosts, dry_run, force, json }.make(target)),
             (None, None) => Err(Failure::new(
-                format!("it is not said what is to be moved to {host}"),
-                "name an instance before the host, or a group with `--group`",
+                format!("neither an instance nor a group to move to {host} was given"),
+                "pass an instance before the host, or a group with `--group`",
             )
             .with_code(WRONG_USAGE)),
         };
@@ -94,10 +100,10 @@ impl Arguments {
     }
 }
 
-/// The hosts that are named with commas in between.
+/// Parses a list of hosts, separated by commas.
 fn hosts(text: &str) -> Result<Vec<String>> {
     let hosts: std::result::Result<_, String> = text.split(',').map(words::host).collect();
-    let help = "name one host, or several with one comma between two: `h2,h3`";
+    let help = "pass one host, or several separated by commas: `h2,h3`";
     hosts.map_err(|why| Failure::new(format!("{why}: `{text}`"), help).with_code(WRONG_USAGE))
 }
 
@@ -119,7 +125,7 @@ impl Transfer {
         self.tell_risk()?;
         let events = target.send(&Request::Move(request))?;
         if !self.dry_run {
-            let outlook = format!("the move is being rolled back: {} runs on where it was", self.name);
+            let outlook = format!("rolling back the move: {} continues to run on its source", self.name);
             cancel_on_interrupt(target, self.name.clone(), outlook, self.json)?;
         }
         let progress = if self.json { Progress::Json } else { Progress::to_stdout() };
@@ -131,14 +137,14 @@ impl Transfer {
         }
     }
 
-    /// Says what is at stake before anything is done.
+    /// Prints the risk of post-copy before the move.
     fn tell_risk(&self) -> Result<()> {
         if !self.post_copy {
             return Ok(());
         }
         let (name, host) = (&self.name, &self.host);
         let risk = format!(
-            "{name} runs at {host} before all its memory is there; if its old host is lost before that, {name} is ended"
+            "{name} will run on {host} before all its memory is there; if its source fails meanwhile, {name} is lost"
         );
         if self.json {
             tell(&serde_json::json!({ "risk": risk }));
@@ -147,7 +153,7 @@ impl Transfer {
         output::line(&format!("post-copy: {risk}"))
     }
 
-    /// Shows progress until the last event, and returns that.
+    /// Shows progress until the last event, and returns it.
     fn follow(&self, socket: &Path, mut events: Client, mut progress: Progress) -> Result<Event> {
         let mut begun = None;
         loop {
@@ -175,16 +181,16 @@ impl Transfer {
         }
     }
 
-    /// Says what stands in the way, as the move would.
+    /// Prints the blockers that the check found.
     fn checked(&self, obstacles: Vec<Obstacle>) -> Result<ExitCode> {
         let code = if obstacles.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
         if self.json {
             output::json(&serde_json::json!({ "obstacles": obstacles }))?;
         } else if obstacles.is_empty() {
-            output::line("nothing stands in the way")?;
+            output::line("no blockers")?;
             if self.post_copy {
                 output::line(
-                    "it stands still for what it has beside memory, and for what of that cannot come later",
+                    "the blackout includes the transfer of all state except memory, and of memory that post-copy cannot fetch",
                 )?;
             }
         } else {
@@ -199,31 +205,31 @@ impl Transfer {
         Obstacle { message, ..obstacle }.into()
     }
 
-    /// Goes on following the move with the next coordinator.
+    /// Follows the move with the restarted coordinator.
     fn again(&self, socket: &Path, begun: Option<u64>) -> Result<Client> {
         let name = self.name.clone();
         match begun.filter(|_| !self.dry_run) {
             Some(id) => follow_again(self.json, socket, name, id),
             None => Err(Failure::new(
-                format!("the coordinator went away before it said anything of the move of `{name}`"),
-                "`transhume ps` shows where it is when the coordinator is back; then try again",
+                format!("connection to the coordinator lost before it confirmed the move of `{name}`"),
+                "when the coordinator is back, check with `transhume ps` and try again",
             )),
         }
     }
 }
 
-/// Follows the move of the instance `name` on, with the next coordinator.
+/// Follows the move of the instance `name` with the restarted coordinator.
 pub fn follow_again(json: bool, socket: &Path, name: String, id: u64) -> Result<Client> {
-    let errand = format!("to hear how the move of `{name}` ends");
-    let outlook = format!("how the move of {name} ends is said when it is back");
+    let errand = format!("to learn the result of the move of `{name}`");
+    let outlook = format!("the result of the move of {name} follows when it is back");
     lasting::send_again_as(json, socket, &Request::FollowMove { name, id }, &errand, &outlook)
 }
 
-/// What the second Ctrl-C does.
+/// Printed after the first Ctrl-C.
 const LEAVE: &str =
-    "waiting for the outcome; Ctrl-C again leaves at once, and it goes on without this command";
+    "waiting for the result; press Ctrl-C again to return at once, while the operation goes on";
 
-/// Lets a Ctrl-C cancel the move of the instance `name`; `outlook` says what comes of that.
+/// Makes Ctrl-C cancel the move of the instance `name`; `outlook` tells the user the consequence.
 pub fn cancel_on_interrupt(target: &Target, name: String, outlook: String, json: bool) -> io::Result<()> {
     let (socket, cancel) = (target.socket(), Request::Cancel { name: name.clone() });
     let ask = move || Client::send(&socket, &cancel)?.next_event();
@@ -231,17 +237,17 @@ pub fn cancel_on_interrupt(target: &Target, name: String, outlook: String, json:
         let answer = match ask() {
             Ok(Event::Failed(failure)) => Interrupted::NotCancelled(failure),
             Ok(_) => Interrupted::Cancelling { name, outlook },
-            // The next coordinator rolls back by itself what the one before had not committed.
+            // The restarted coordinator rolls back what its predecessor had not committed.
             Err(error) => Interrupted::NotCancelled(Obstacle::new(
                 error.to_string(),
-                "what is not committed is rolled back when the coordinator is back",
+                "uncommitted moves are rolled back when the coordinator is back",
             )),
         };
         if json { tell(&answer) } else { eprintln!("{answer}\n{LEAVE}") }
     })
 }
 
-/// What has come of a Ctrl-C.
+/// The result of a Ctrl-C.
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Interrupted {
@@ -262,18 +268,18 @@ impl fmt::Display for Interrupted {
     }
 }
 
-/// Writes a line of JSON to standard error.
+/// Prints a JSON line to standard error.
 pub fn tell(what: &impl Serialize) {
     if let Ok(line) = serde_json::to_string(what) {
         eprintln!("{line}");
     }
 }
 
-/// A move as it goes on.
+/// Output of a move's progress.
 enum Progress {
-    /// Only for which host it waits, on standard error.
+    /// JSON lines on standard error.
     Json,
-    /// A line for each phase, and on a terminal the bytes in the line of their phase.
+    /// A line for each phase; on a terminal, the line also shows the bytes transferred.
     Lines { live: bool, open: bool },
 }
 
@@ -344,12 +350,12 @@ impl Progress {
     }
 }
 
-/// How far a pre-copy is.
+/// The progress of pre-copy.
 fn in_words(copying: Copying) -> String {
     let Copying { memory_bytes, sent_bytes, look, left_us } = copying;
     let (sent, memory) = (mebibytes(sent_bytes), mebibytes(memory_bytes));
     let left = left_us.map(|left| format!(", about {} s left", left.div_ceil(1_000_000))).unwrap_or_default();
-    format!("{sent} sent, look {look} at {memory}{left}")
+    format!("{sent} sent, round {look} over {memory}{left}")
 }
 
 fn moved(report: &MoveReport, json: bool) -> Result<ExitCode> {
@@ -362,7 +368,7 @@ fn moved(report: &MoveReport, json: bool) -> Result<ExitCode> {
         Outcome::Moved | Outcome::Saved | Outcome::Restored => Ok(ExitCode::SUCCESS),
         Outcome::RolledBack(_) | Outcome::Ended(_) if json => Ok(ExitCode::FAILURE),
         Outcome::Ended(reason) if report.phases.iter().any(|time| time.phase == Phase::Fetch) => {
-            let message = format!("{} was moved, and has ended: {reason}", report.name);
+            let message = format!("{} was moved, but has ended: {reason}", report.name);
             Err(Obstacle::new(message, &reason.remedy).into())
         }
         Outcome::Ended(reason) => {
@@ -370,19 +376,20 @@ fn moved(report: &MoveReport, json: bool) -> Result<ExitCode> {
             Err(Obstacle::new(message, &reason.remedy).into())
         }
         Outcome::RolledBack(reason) => {
-            let message = format!("{} was not moved and runs on at {}: {reason}", report.name, report.from);
+            let message =
+                format!("{} was not moved and continues to run on {}: {reason}", report.name, report.from);
             Err(Obstacle::new(message, &reason.remedy).into())
         }
     }
 }
 
-/// A report for people.
+/// A report as text.
 fn render(report: &MoveReport) -> String {
     if report.restarted {
         let MoveReport { name, from, to, epoch, .. } = report;
         let outcome = if report.outcome == Outcome::Moved { "moved" } else { "not moved" };
         return format!(
-            "\n{name} {from} → {to}, epoch {}: {outcome}; the coordinator went away meanwhile, so its times are lost\n",
+            "\n{name} {from} → {to}, epoch {}: {outcome}; figures lost because the coordinator restarted\n",
             epoch.0
         );
     }
@@ -405,7 +412,7 @@ fn render(report: &MoveReport) -> String {
     )
 }
 
-/// What the instance's peers saw of the move; nothing, if it was not suspended.
+/// The blackout as peers measured it; empty if the instance was not suspended.
 fn blackout(report: &MoveReport) -> String {
     let (network, engine) = (&report.network, &report.engine);
     if report.blackout_us == 0 {
@@ -422,7 +429,7 @@ fn blackout(report: &MoveReport) -> String {
     )
 }
 
-/// How much came after the instance; nothing, if nothing did.
+/// The bytes fetched after the resume; empty if there were none.
 fn fetched(demanded: u64, pushed: u64) -> String {
     match demanded + pushed {
         0 => String::new(),
@@ -430,7 +437,7 @@ fn fetched(demanded: u64, pushed: u64) -> String {
     }
 }
 
-/// How much a move has sent, and how much of that while the instance ran.
+/// The bytes sent, and the share that was sent by pre-copy.
 pub fn sent(bytes: u64, precopied: u64) -> String {
     match precopied {
         0 => mebibytes(bytes),
@@ -438,7 +445,7 @@ pub fn sent(bytes: u64, precopied: u64) -> String {
     }
 }
 
-/// A phase's name.
+/// The name of a phase.
 pub fn phase_name(phase: Phase) -> &'static str {
     match phase {
         Phase::Prepare => "prepare",

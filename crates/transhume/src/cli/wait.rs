@@ -8,10 +8,10 @@ use clap::Args;
 use super::target::{Target, unexpected};
 use crate::failure::Result;
 
-/// Waits until an instance's command ends, and ends with its exit code
+/// Waits until an instance's command ends, and returns its exit code
 ///
-/// It also waits for a coordinator that goes away meanwhile. Of instances that have ended, the last 64 are
-/// remembered.
+/// The command survives a restart of the coordinator. The coordinator remembers the last 64 instances that
+/// have ended.
 #[derive(Args)]
 #[command(after_help = "Example:\n  transhume wait job1 && echo job1 went well")]
 pub struct Arguments {
@@ -22,7 +22,7 @@ pub struct Arguments {
 impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
         let request = Request::Wait { name: self.name.clone() };
-        let errand = format!("while `{}` runs on", self.name);
+        let errand = format!("while `{}` continues to run", self.name);
         match target
             .ask_lasting(&request, &errand)
             .map_err(|failure| target.suggest_instance(failure, &self.name))?
@@ -33,7 +33,7 @@ impl Arguments {
     }
 }
 
-/// The code that a process can end with.
+/// Converts to an exit code of a process.
 pub fn exit_code(code: i32) -> ExitCode {
     ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))
 }

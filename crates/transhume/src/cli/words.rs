@@ -1,17 +1,17 @@
-//! Words of the command line that several commands read.
+//! Parsers of option values that several commands share.
 
 /// `NAME=VALUE`
 pub fn variable(text: &str) -> std::result::Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err("give it as NAME=VALUE".to_owned()),
+        _ => Err("use NAME=VALUE".to_owned()),
     }
 }
 
-/// A host in a list with commas.
+/// A host in a comma-separated list.
 pub fn host(text: &str) -> std::result::Result<String, String> {
     match text {
-        "" => Err("a host's name is missing beside a comma".to_owned()),
+        "" => Err("a host name is missing next to a comma".to_owned()),
         name => Ok(name.to_owned()),
     }
 }
@@ -20,14 +20,14 @@ pub fn host(text: &str) -> std::result::Result<String, String> {
 pub fn user(text: &str) -> std::result::Result<(u32, u32), String> {
     let (user, group) = text.split_once(':').unwrap_or((text, text));
     let number = |text: &str| match text.parse() {
-        Err(_) => Err("give numbers: UID or UID:GID".to_owned()),
-        Ok(u32::MAX) => Err(format!("{text} stands for nobody at all: give a lower number")),
+        Err(_) => Err("use numbers: UID or UID:GID".to_owned()),
+        Ok(u32::MAX) => Err(format!("{text} is reserved: use a lower number")),
         Ok(number) => Ok(number),
     };
     Ok((number(user)?, number(group)?))
 }
 
-/// A time with its unit, in seconds.
+/// Parses a duration with its unit; returns seconds.
 pub fn seconds(text: &str) -> std::result::Result<u64, String> {
     let unit = |letter| match letter {
         's' => Some(1),
@@ -39,7 +39,7 @@ pub fn seconds(text: &str) -> std::result::Result<u64, String> {
     let mut rest = text.chars();
     let found = rest.next_back().and_then(unit).zip(rest.as_str().parse::<u64>().ok());
     let found = found.and_then(|(unit, number)| number.checked_mul(unit));
-    found.ok_or_else(|| "a time is needed, as 90s, 15m, 24h or 7d".into())
+    found.ok_or_else(|| "use a duration such as 90s, 15m, 24h or 7d".into())
 }
 
 #[cfg(test)]
@@ -54,7 +54,7 @@ mod tests {
         assert!(host("h1").is_ok() && host("").is_err());
         assert_eq!((user("7").unwrap(), user("7:8").unwrap()), ((7, 7), (7, 8)));
         assert!(user("root").is_err() && user("7:").is_err());
-        assert!(user("4294967295").unwrap_err().contains("nobody") && user("0:4294967295").is_err());
+        assert!(user("4294967295").unwrap_err().contains("reserved") && user("0:4294967295").is_err());
     }
 
     #[test]

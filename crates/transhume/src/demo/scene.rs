@@ -1,4 +1,4 @@
-//! The lab and the two instances, with the programs in them.
+//! The lab and the two instances, with their programs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -23,18 +23,18 @@ use crate::library;
 pub const TRAVELLER: &str = "traveller";
 /// The instance that stays.
 pub const HOME: &str = "home";
-/// The host on which that is.
+/// The host of the instance that stays.
 pub const HOME_HOST: &str = "h2";
-/// The host from which the traveller starts.
+/// The first host of the traveller.
 pub const START_HOST: &str = "h1";
 
-/// How long programs may take to start, and to speak again after a move.
+/// How long programs may take to start, and to produce output after a move.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long verbs-check runs for each round: three moves, and the pauses between them.
+/// Running time of verbs-check per round: three moves, and the pauses between them.
 const SECONDS_PER_ROUND: u64 = 18;
 
-/// How long it runs beyond that.
+/// Additional running time.
 const SECONDS_AROUND: u64 = 6;
 
 const HOSTS: u16 = 3;
@@ -45,15 +45,15 @@ const ECHO_PORT: u16 = 7790;
 pub struct Scene {
     /// The coordinator's socket.
     pub socket: PathBuf,
-    /// What the programs write.
+    /// The parsed output of the programs.
     pub traffic: Traffic,
-    /// The outside prober: from the coordinator's place to the traveller.
+    /// The external prober: from the coordinator's place to the traveller.
     pub prober: Prober,
     ends: Instant,
 }
 
 impl Scene {
-    /// Makes the lab and starts all programs. Returns when traffic flows.
+    /// Creates the lab and starts all programs. Returns when traffic flows.
     pub fn set(options: &Options, view: &View) -> Result<Self> {
         let lab = Lab::up(&Spec { name: options.lab.clone(), hosts: HOSTS, program: env::current_exe()? })?;
         let socket = lab.layout().socket();
@@ -88,8 +88,8 @@ impl Scene {
     }
 }
 
-/// verbs-check sleeps until a completion event comes. Four programs that spin would make the demo a show of how a small
-/// machine's processors are shared.
+/// verbs-check sleeps until a completion event arrives. With four busy-polling programs, the demo would measure the scheduling of a small
+/// machine.
 fn home_script() -> Result<String> {
     let check = quoted(&beside("verbs-check")?);
     Ok(format!(
@@ -98,8 +98,8 @@ fn home_script() -> Result<String> {
     ))
 }
 
-/// Debian's ib_write_bw gives up when it loses its processor in the moment in which it compares clocks, which it does for
-/// each line of results. For that reason, and no other, it is started again.
+/// ib_write_bw from Debian aborts if it is preempted while it calibrates the clock, which it does for
+/// each line of results. It is restarted for that reason only.
 fn traveller_script(home: &str, seconds: u64) -> Result<String> {
     let (check, transhume) = (quoted(&beside("verbs-check")?), quoted(&env::current_exe()?));
     Ok(format!(
@@ -158,17 +158,17 @@ fn follow(socket: &Path, name: &str, end: End, traffic: &Traffic) -> Result<()> 
 }
 
 fn socket_address(address: &str) -> Result<SocketAddr> {
-    let address = address.parse().map_err(|_| Failure::new(format!("`{address}` is no address"), ""))?;
+    let address = address.parse().map_err(|_| Failure::new(format!("`{address}` is not an address"), ""))?;
     Ok(SocketAddr::new(address, ECHO_PORT))
 }
 
-/// A program of this project, which lies beside this one.
+/// A program of this project, in the same directory as this one.
 fn beside(name: &str) -> Result<PathBuf> {
     let path = env::current_exe()?.with_file_name(name);
     if path.is_file() {
         return Ok(path);
     }
-    Err(Failure::new(format!("{} is missing", path.display()), "`make build` makes it"))
+    Err(Failure::new(format!("{} is missing", path.display()), "build it with `make build`"))
 }
 
 fn quoted(path: &Path) -> String {

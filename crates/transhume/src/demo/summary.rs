@@ -1,4 +1,4 @@
-//! What stands at the end.
+//! The final report.
 
 use api::{MoveReport, Phase};
 use serde::Serialize;
@@ -15,18 +15,18 @@ pub struct Summary {
     ok: bool,
     moves: Vec<Seen>,
     verdicts: Vec<Verdict>,
-    /// How often ib_write_bw gave up over its clocks, and was started again.
+    /// How often ib_write_bw failed to calibrate its clock and was restarted.
     write_restarts: u32,
 }
 
 impl Summary {
-    /// The result of these moves under these verdicts.
+    /// The result of these moves with these verdicts.
     pub fn new(moves: Vec<Seen>, verdicts: Vec<Verdict>, write_restarts: u32) -> Self {
         let ok = verdicts.len() == 2 && verdicts.iter().all(|verdict| verdict.ok);
         Self { ok, moves, verdicts, write_restarts }
     }
 
-    /// Whether nothing was lost, doubled, reordered or wrong.
+    /// Whether nothing was lost, duplicated, reordered or corrupted.
     pub fn ok(&self) -> bool {
         self.ok
     }
@@ -44,7 +44,7 @@ impl Summary {
         let titles = ["MOVE", "PATH AFTERWARDS", "PROBER", "WORKLOAD", "NODES", "NETWORK PART"];
         let rows: Vec<_> = self.moves.iter().map(blackout_row).collect();
         format!(
-            "Blackout as a prober outside, the workload and the nodes saw it:\n\n{}",
+            "Blackout as measured by an external prober, the workload and the nodes:\n\n{}",
             table::render(titles, &rows)
         )
     }
@@ -55,7 +55,7 @@ impl Summary {
             "IN ALL",
         ];
         let rows: Vec<_> = self.moves.iter().map(phase_row).collect();
-        format!("Time per phase; the transfer runs beside others:\n\n{}", table::render(titles, &rows))
+        format!("Time per phase; the transfer overlaps other phases:\n\n{}", table::render(titles, &rows))
     }
 
     fn checked(&self) -> String {
@@ -63,8 +63,11 @@ impl Summary {
         let completions = sum(|verdict| verdict.counts.completions);
         let bytes = sum(|verdict| verdict.counts.bytes);
         let wrong: Vec<_> = self.verdicts.iter().filter_map(|verdict| verdict.reason.as_deref()).collect();
-        let verdict =
-            if self.ok { "nothing lost, doubled, reordered or wrong".into() } else { wrong.join("; ") };
+        let verdict = if self.ok {
+            "nothing lost, duplicated, reordered or corrupted".into()
+        } else {
+            wrong.join("; ")
+        };
         format!("{completions} completions checked, {} MiB verified: {verdict}\n", bytes >> 20)
     }
 
@@ -72,8 +75,8 @@ impl Summary {
         match self.write_restarts {
             0 => String::new(),
             times => format!(
-                "ib_write_bw was started again ({times} ×): it lost its processor while it compared clocks, and \
-                 gave up (\"{GAVE_UP}\")\n"
+                "ib_write_bw was restarted ({times} ×), because it was preempted while it calibrated its clock \
+                 (\"{GAVE_UP}\")\n"
             ),
         }
     }

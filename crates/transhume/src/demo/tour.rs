@@ -1,4 +1,4 @@
-//! The moves, each with what was seen of it from outside.
+//! The moves, with external measurements of each.
 
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -12,18 +12,18 @@ use super::view::View;
 use crate::cli::{phase_name, unexpected};
 use crate::failure::Result;
 
-/// How long the traffic is shown before each move.
+/// Time before each move in which the traffic is shown.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// Where the traveller goes in a round.
+/// The destinations of the traveller in a round.
 const STOPS: [&str; 3] = ["h3", HOME_HOST, START_HOST];
 
-/// A move, and what was seen of it.
+/// A move and its measurements.
 #[derive(Debug, Serialize)]
 pub struct Seen {
-    /// What the coordinator says.
+    /// The coordinator's report.
     pub report: MoveReport,
-    /// What RDMA runs over afterwards.
+    /// The path of RDMA traffic afterwards.
     pub path: &'static str,
     /// The longest time without an answer to the prober, in microseconds; 0 if shorter than
     /// [`probe::gaps::LEAST`].
@@ -38,7 +38,7 @@ pub struct Seen {
 pub fn go_around(scene: &mut Scene, rounds: u16, view: &View) -> Result<Vec<Seen>> {
     let mut seen = Vec::new();
     for stop in (0..rounds).flat_map(|_| STOPS) {
-        // A pause to look at, not to wait for anything.
+        // This pause is for the viewer only.
         thread::sleep(PAUSE);
         seen.push(watch_move(scene, stop, view)?);
     }
@@ -52,7 +52,7 @@ fn watch_move(scene: &Scene, host: &str, view: &View) -> Result<Seen> {
     let report = make_move(scene, host, view)?;
     let (end, end_1970) = (Instant::now(), since_1970());
     let before = scene.traffic.known().write_rates.len();
-    // The first rate after the move may be of the second in which it was.
+    // The first rate after the move may average the second of the move.
     let speaks = |known: &Known| {
         known.intervals.iter().any(|interval| interval.at > end_1970 && interval.counts.operations > 0)
             && known.write_rates.iter().skip(before + 1).any(|rate| *rate > 0.0)

@@ -1,4 +1,4 @@
-//! What the programs in the instances write, line by line, and what is known from it.
+//! Parses the output of the programs in the instances, line by line.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -8,16 +8,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, Result};
 
-/// How many of an instance's last lines are kept to be shown with a failure.
+/// Number of an instance's last lines that are shown with a failure.
 const TAIL: usize = 12;
 
-/// The most samples that are kept of each kind: hours of them.
+/// The most samples of each kind: enough for hours.
 const CAPACITY: usize = 1 << 17;
 
-/// How ib_write_bw begins to say that it had lost its processor while it compared clocks.
+/// The first words of ib_write_bw's message when its clock calibration failed.
 pub const GAVE_UP: &str = "Correlation coefficient";
 
-/// A line after all of the traveller's ib_write_bw, which has ended for another reason.
+/// The traveller's script prints this if its ib_write_bw has ended for another reason.
 pub const WRITE_ENDED: &str = "ib_write_bw has ended";
 
 /// The two instances.
@@ -50,23 +50,23 @@ pub struct Interval {
     /// What happened in it.
     #[serde(flatten)]
     pub counts: Counts,
-    /// The longest time without a completion that ended in it or still lasts.
+    /// The longest time without a completion in the interval.
     pub gap_micros: u64,
 }
 
 /// The verdict of verbs-check.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// Whether all was right.
+    /// Whether all checks passed.
     pub ok: bool,
-    /// What was not.
+    /// The failed check.
     pub reason: Option<String>,
-    /// All that was checked.
+    /// Totals.
     #[serde(flatten)]
     pub counts: Counts,
 }
 
-/// A line that verbs-check writes.
+/// A line of verbs-check's output.
 #[derive(Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 enum CheckLine {
@@ -75,7 +75,7 @@ enum CheckLine {
     Result(Verdict),
 }
 
-/// All that is known of the traffic.
+/// The parsed state of the traffic.
 #[derive(Debug, Default)]
 pub struct Known {
     /// verbs-check's server listens.
@@ -84,7 +84,7 @@ pub struct Known {
     pub write_listens: bool,
     /// Averages of ib_write_bw over a second each, in MiB/s.
     pub write_rates: Vec<f64>,
-    /// How often ib_write_bw gave up over its clocks, and was started again.
+    /// How often ib_write_bw failed to calibrate its clock and was restarted.
     pub write_restarts: u32,
     /// Reports of the traveller's verbs-check.
     pub intervals: Vec<Interval>,
@@ -94,17 +94,17 @@ pub struct Known {
     tails: [Vec<String>; 2],
 }
 
-/// The traffic as it goes on, for several threads.
+/// The state of the traffic, shared between threads.
 #[derive(Clone, Debug, Default)]
 pub struct Traffic(Arc<(Mutex<Known>, Condvar)>);
 
 impl Traffic {
-    /// What is known now.
+    /// The current state.
     pub fn known(&self) -> MutexGuard<'_, Known> {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `what` is true of the traffic.
+    /// Waits until `is_so` holds.
     ///
     /// Fails when an instance ends or fails before, or at `deadline`.
     pub fn wait_for(&self, what: &str, deadline: Instant, is_so: impl Fn(&Known) -> bool) -> Result<()> {
@@ -121,7 +121,7 @@ impl Traffic {
         }
     }
 
-    /// Takes in all that `end` writes, until it ends.
+    /// Parses the output of `end` until it ends.
     pub fn follow(&self, end: End, mut events: Client) {
         let mut line = String::new();
         let problem = loop {
@@ -178,7 +178,7 @@ impl Known {
     fn take_verdict(&mut self, verdict: Verdict) {
         if !verdict.ok {
             let reason = verdict.reason.as_deref().unwrap_or("no reason given");
-            self.failed.get_or_insert(format!("verbs-check says: {reason}"));
+            self.failed.get_or_insert(format!("verbs-check failed: {reason}"));
         }
         self.verdicts.push(verdict);
     }
@@ -200,9 +200,9 @@ impl Known {
     }
 
     fn failure(&self, awaited: &str) -> Failure {
-        let reason = self.failed.as_deref().unwrap_or("the time is up");
+        let reason = self.failed.as_deref().unwrap_or("timeout");
         let tails = self.tails.iter().flatten().map(|line| format!("\n    {line}")).collect::<String>();
-        Failure::new(format!("{awaited} did not come: {reason}"), format!("the last output:{tails}"))
+        Failure::new(format!("no sign of {awaited}: {reason}"), format!("the last output:{tails}"))
     }
 }
 
@@ -262,7 +262,7 @@ mod tests {
         let ended = format!(" Completion with error\n{}ib_write_bw has ended\n", interval.repeat(TAIL));
         traffic.take_text(End::Traveller, &ended, &mut rest);
         let failure = traffic.known().failure("traffic").to_string();
-        assert!(failure.contains("did not come: ib_write_bw has ended"), "{failure}");
+        assert!(failure.contains("no sign of traffic: ib_write_bw has ended"), "{failure}");
         assert!(failure.contains("Completion with error"), "{failure}");
     }
 }

@@ -1,4 +1,4 @@
-//! What people see while the demo runs: a picture that is drawn again and again on a terminal, or
+//! The live display: a picture that is redrawn on a terminal, or
 //! a line for each event.
 
 use std::collections::VecDeque;
@@ -15,22 +15,22 @@ use crate::cli::milliseconds;
 use crate::failure::Result;
 use crate::output;
 
-/// How often the picture is drawn.
+/// Interval between redraws.
 const FRAME: Duration = Duration::from_millis(250);
 
-/// How many events the picture shows.
+/// Number of events in the picture.
 const EVENTS: usize = 8;
 
-/// How many samples a graph shows.
+/// Number of samples in a graph.
 const SAMPLES: usize = 60;
 
-/// Shows the demo.
+/// The display.
 pub struct View {
     out: Out,
     state: Arc<Mutex<State>>,
 }
 
-/// Where to and how it is shown.
+/// The kind of output.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Out {
     Picture,
@@ -49,7 +49,7 @@ struct State {
 }
 
 impl View {
-    /// A view, which draws if the options say so.
+    /// A display; it draws if the options say so.
     pub fn new(options: &Options) -> Self {
         let state = State {
             begin: Instant::now(),
@@ -77,14 +77,14 @@ impl View {
         self.state().traffic = Some(traffic.clone());
     }
 
-    /// Something happens.
+    /// Shows an event.
     pub fn say(&self, text: &str) {
         let mut state = self.state();
         let seconds = state.begin.elapsed().as_secs_f64();
         let line = format!("{seconds:7.2} s  {text}");
         match self.out {
             Out::Lines => {
-                // The result comes the same way, and fails if this does.
+                // The final result uses the same output, and fails if this does.
                 let _ = output::line(&line);
             }
             Out::LinesToStderr => eprintln!("{line}"),
@@ -92,7 +92,7 @@ impl View {
         }
     }
 
-    /// A move enters a phase.
+    /// Shows a phase of a move.
     pub fn phase(&self, name: &'static str) {
         self.state().phase = Some(name);
         if self.out != Out::Picture {
@@ -100,7 +100,7 @@ impl View {
         }
     }
 
-    /// A move to `host` has ended.
+    /// Shows the end of a move to `host`.
     pub fn moved(&self, host: &str, seen: &Seen) {
         {
             let mut state = self.state();
@@ -120,7 +120,7 @@ impl View {
     pub fn close(&self) {
         let mut state = self.state();
         if self.out == Out::Picture {
-            // A terminal that has gone is no reason to fail.
+            // A closed terminal is no reason to fail.
             let _ = state.draw();
         }
         state.closed = true;
@@ -166,7 +166,7 @@ impl State {
 
     fn draw(&mut self) -> Result<()> {
         let picture = self.picture();
-        // To the first line of the picture before, and erase from there.
+        // Move to the first line of the previous picture, and erase from there.
         let erase = match self.drawn_lines {
             0 => String::new(),
             lines => format!("\x1b[{lines}F\x1b[J"),
@@ -214,7 +214,7 @@ fn graph(name: &str, rates: &[f64]) -> String {
     format!("  {name:<12} {:<SAMPLES$} {last:>7.0} MiB/s\n", bars(shown))
 }
 
-/// A bar for each value, the highest for the largest of them.
+/// A bar for each value, scaled to the largest.
 fn bars(values: &[f64]) -> String {
     const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let most = values.iter().copied().fold(f64::MIN_POSITIVE, f64::max);

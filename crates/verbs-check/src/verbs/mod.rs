@@ -54,7 +54,7 @@ impl Device {
         Ok(Self(Rc::new(Opened { functions, context, domain, attributes })))
     }
 
-    /// What the device can do.
+    /// The capabilities of the device.
     #[must_use]
     pub fn attributes(&self) -> &abi::ibv_device_attr {
         &self.0.attributes
@@ -166,7 +166,7 @@ fn open_context(functions: &Functions, name: Option<&str>) -> Result<NonNull<abi
     unsafe { (functions.ibv_free_device_list)(list.as_ptr()) };
     match (context, name) {
         (Some(context), _) => not_null(context, "ibv_open_device"),
-        (None, Some(name)) => bail!("no RDMA device `{name}`; `ibv_devices` lists those that there are"),
+        (None, Some(name)) => bail!("no RDMA device `{name}`; `ibv_devices` lists the available ones"),
         (None, None) => bail!(NO_DEVICE),
     }
 }

@@ -83,7 +83,7 @@ pub struct Receive {
     pub lkey: u32,
 }
 
-/// What a one-sided operation works on.
+/// The target of a one-sided operation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Target {
     /// The peer's address.
@@ -101,7 +101,7 @@ pub struct Target {
 pub struct Send {
     /// Its identifier.
     pub wr_id: u64,
-    /// What it does.
+    /// The operation.
     pub kind: Kind,
     /// The local buffer.
     pub local: Receive,
@@ -124,12 +124,12 @@ pub struct QueuePair {
     device: Device,
 }
 
-/// What a queue pair holds.
+/// The sizes of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct Capacity {
     /// Outstanding sends.
     pub sends: usize,
-    /// Outstanding receives of its own.
+    /// Its own outstanding receives.
     pub receives: usize,
     /// Bytes inline.
     pub inline: u32,

@@ -129,7 +129,7 @@ async fn a_device_gets_the_mac_that_is_wanted_unless_somebody_has_it() {
         (taken.as_str(), "device tap1 on h1 has it"),
         ("01:00:5e:00:00:01", "multicast or zero"),
         ("00:00:00:00:00:00", "multicast or zero"),
-        ("52:54:00:12:34", "is no MAC address"),
+        ("52:54:00:12:34", "is not a MAC address"),
     ] {
         let failure = world.change(with_mac(mac)).await.unwrap_err();
         assert!(failure.message.contains(expected), "{failure:?}");

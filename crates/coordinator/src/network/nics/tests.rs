@@ -3,7 +3,7 @@ use ::moves::journal::Exit;
 use ::moves::placement::Placement;
 use ::moves::protocol::ToCoordinator;
 use fabric::{Epoch, Vid, network};
-use rpc::frame;
+use instance::{InstanceName, InstanceSpec, Network, Program, Workload};
 
 use super::super::devices::Devices;
 use super::super::rollout::Rollout;
@@ -15,26 +15,12 @@ fn instance(name: &str, kind: NetworkKind) -> (Vid, Instance) {
     let vid = Vid::new(7).unwrap();
     let fabric = fabric::FabricId(1);
     let spec = InstanceSpec {
-        name: engines::InstanceName::new(name).unwrap(),
-        command: vec!["true".into()],
-        environment: Vec::new(),
-        directory: "/".into(),
-        user: 0,
-        group: 0,
-        groups: Vec::new(),
-        limits: Vec::new(),
-        network: engines::Network {
-            mac: network::mac_of(vid),
-            address: [10, 77, 1, 7].into(),
-            prefix: 16,
-            mtu: 1400,
-        },
-        container: None,
+        name: InstanceName::new(name).unwrap(),
+        network: Network { mac: network::mac_of(vid), address: [10, 77, 1, 7].into(), prefix: 16, mtu: 1400 },
         network_kind: kind,
-        image: None,
-        stdin: false,
+        workload: Workload::Process(Program::new(["true"])),
     };
-    let spec = frame::encode(&Blueprint { fabric, spec }).unwrap();
+    let spec = Blueprint { fabric, spec }.encode().unwrap();
     let (host, epoch) = (HostName::new("h1").unwrap(), Epoch::default());
     (
         vid,

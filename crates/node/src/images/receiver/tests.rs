@@ -1,6 +1,8 @@
+use instance::Region;
+
 use super::*;
 
-const PROCESS: Owner = Owner::Process(7);
+const PROCESS: Region = Region(7);
 
 /// What a source says: a message, and the frames behind it.
 type Said = (ImageMessage, Vec<Vec<u8>>);
@@ -28,7 +30,7 @@ async fn received(said: Vec<Said>) -> io::Result<Vec<(String, Vec<u8>)>> {
 }
 
 fn rest(images: &[(&str, u64)], frames: &[&[u8]]) -> Said {
-    let image = |(name, size): &(&str, u64)| Image { name: (*name).into(), size: *size };
+    let image = |(name, size): &(&str, u64)| ImageFile { name: (*name).into(), size: *size };
     let images = images.iter().map(image).collect();
     let manifest = Manifest { carried: Carried::default(), images };
     (ImageMessage::Rest(manifest), frames.iter().map(|bytes| bytes.to_vec()).collect())
@@ -36,11 +38,11 @@ fn rest(images: &[(&str, u64)], frames: &[&[u8]]) -> Said {
 
 fn pages(runs: &[(u64, u32)], bytes: &[u8]) -> Said {
     let pages = bytes.iter().flat_map(|byte| [*byte; PAGE]).collect();
-    (ImageMessage::Pages { owner: PROCESS, runs: runs.to_vec() }, vec![pages])
+    (ImageMessage::Pages { region: PROCESS, runs: runs.to_vec() }, vec![pages])
 }
 
 fn layout(runs: &[(u64, u64)]) -> Said {
-    (ImageMessage::Layout { owner: PROCESS, runs: runs.to_vec() }, Vec::new())
+    (ImageMessage::Layout { region: PROCESS, runs: runs.to_vec() }, Vec::new())
 }
 
 fn begin() -> Said {
@@ -85,7 +87,7 @@ async fn a_source_that_does_not_send_what_it_said_is_refused() {
         vec![begin(), pages(&[page, (0x2000, u32::MAX)], &[1]), rest(&[], &[])],
         vec![begin(), pages(&[(0x1001, 1)], &[1]), rest(&[], &[])],
         vec![begin(), pages(&[(0, 257)], &[1; 257]), rest(&[], &[])],
-        vec![begin(), (ImageMessage::Pages { owner: PROCESS, runs: vec![page] }, Vec::new())],
+        vec![begin(), (ImageMessage::Pages { region: PROCESS, runs: vec![page] }, Vec::new())],
         vec![begin(), pages(&[page], &[1]), layout(&[(0x1000, 1), (0x3000, 1)]), rest(&[], &[])],
         vec![begin(), layout(&[(0x3000, 1), (0x1000, 1)]), rest(&[], &[])],
         vec![begin(), layout(&[(0, u64::MAX)]), rest(&[], &[])],

@@ -8,11 +8,11 @@ use lab::{Lab, Place};
 use crate::cli::target::Target;
 use crate::failure::{Failure, Result};
 
-/// Drops everything between two hosts, or a host and the coordinator; instances' traffic included
+/// Drops all packets between two hosts, or a host and the coordinator
 #[derive(Args)]
 #[command(after_help = "Examples:\n  transhume lab cut h1 h2\n  transhume lab cut h1 coordinator")]
 pub struct Cut {
-    /// One of the two: h1, h2, … or coordinator
+    /// The first place: h1, h2, … or coordinator
     one: Place,
     /// The other
     other: Place,
@@ -25,11 +25,11 @@ impl Cut {
     }
 }
 
-/// Ends the partition between two places, or all partitions
+/// Heals the partition between two places, or all partitions
 #[derive(Args)]
 #[command(after_help = "Examples:\n  transhume lab heal h1 h2\n  transhume lab heal")]
 pub struct Heal {
-    /// Two places (h1, h2, … or coordinator); all partitions end without them
+    /// Two places (h1, h2, … or coordinator); without them, all partitions are healed
     #[arg(num_args = 0..=2, value_names = ["ONE", "OTHER"])]
     places: Vec<Place>,
 }
@@ -40,7 +40,12 @@ impl Heal {
         match self.places[..] {
             [] => lab.heal_all()?,
             [one, other] => lab.heal(one, other)?,
-            _ => return Err(Failure::new("one place has no partition", "name two, or none to end all")),
+            _ => {
+                return Err(Failure::new(
+                    "a partition has two ends",
+                    "pass two places, or none to heal all partitions",
+                ));
+            }
         }
         Ok(ExitCode::SUCCESS)
     }

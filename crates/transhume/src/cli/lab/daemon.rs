@@ -8,27 +8,27 @@ use lab::{Lab, Place};
 use crate::cli::target::Target;
 use crate::failure::Result;
 
-/// Kills a host's node, or the coordinator, as a crash would; instances run on
+/// Kills the node of a host, or the coordinator, with SIGKILL; instances continue to run
 #[derive(Args)]
 #[command(after_help = "Examples:\n  transhume lab kill h2\n  transhume lab kill coordinator")]
 pub struct Kill {
-    /// The host whose node it is, or coordinator
+    /// The host of the node, or coordinator
     place: Place,
 }
 
-/// Starts a host's node, or the coordinator, and waits until it is ready
+/// Starts the node of a host, or the coordinator, and waits until it is ready
 #[derive(Args)]
 #[command(after_help = "Examples:\n  transhume lab start h2\n  transhume lab start coordinator")]
 pub struct Start {
-    /// The host whose node it is, or coordinator
+    /// The host of the node, or coordinator
     place: Place,
 }
 
-/// Kills and starts a host's node, or the coordinator
+/// Kills and starts the node of a host, or the coordinator
 #[derive(Args)]
 #[command(after_help = "Example:\n  transhume lab restart coordinator")]
 pub struct Restart {
-    /// The host whose node it is, or coordinator
+    /// The host of the node, or coordinator
     place: Place,
 }
 

@@ -8,9 +8,9 @@ use lab::Lab;
 use crate::cli::target::Target;
 use crate::failure::{Failure, Result};
 
-/// Removes a lab with all its instances, also what a crash has left of it
+/// Removes a lab with all its instances and remains of crashes
 ///
-/// It is the one called `lab`; any other is named with `--lab`.
+/// The default lab is `lab`; pass another name with `--lab`.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  transhume lab down\n  transhume lab down --lab other\n  transhume lab down --all"
@@ -25,7 +25,7 @@ impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
         let names = match (self.all, target.names_a_lab()) {
             (true, true) => {
-                return Err(Failure::new("`--lab` names one lab, `--all` means all", "give one of both"));
+                return Err(Failure::new("`--lab` and `--all` exclude each other", "use one of them"));
             }
             (true, false) => Lab::names(),
             (false, _) => vec![target.lab_to_remove()?],
@@ -34,7 +34,7 @@ impl Arguments {
             && target.names_a_lab()
             && !Lab::names().contains(name)
         {
-            eprintln!("transhume: there is no lab `{name}`; what a crash may have left of it is removed");
+            eprintln!("transhume: there is no lab `{name}`; removed remains of a crash, if any");
         }
         for name in &names {
             Lab::down(name)?;

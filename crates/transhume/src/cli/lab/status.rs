@@ -14,7 +14,7 @@ use crate::{output, table};
 #[derive(Args)]
 #[command(after_help = "Examples:\n  transhume lab status\n  transhume lab status --json | jq .cuts")]
 pub struct Arguments {
-    /// Writes JSON
+    /// Prints JSON
     #[arg(long)]
     json: bool,
 }
@@ -31,7 +31,7 @@ impl Arguments {
     }
 }
 
-/// A lab's status for people.
+/// A lab's status as text.
 pub fn render(status: &Status) -> String {
     let coordinator =
         row("coordinator".into(), &status.coordinator, daemon(&status.coordinator), String::new());

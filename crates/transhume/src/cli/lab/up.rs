@@ -14,16 +14,16 @@ use crate::cli::target::Target;
 use crate::failure::{Failure, Result};
 use crate::{interrupt, output};
 
-/// Makes a lab and starts its coordinator and nodes
+/// Creates a lab and starts its coordinator and nodes
 ///
-/// It is called `lab`, or as `--lab` says: 1 to 12 lower-case letters and digits.
+/// The lab is named `lab`, or as `--lab` says: 1 to 12 lower-case letters and digits.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  transhume lab up --hosts 3\n  transhume lab up --hosts 2 --lab other")]
 pub struct Arguments {
-    /// How many hosts
+    /// Number of hosts
     #[arg(long, value_name = "N", default_value_t = 3)]
     hosts: u64,
-    /// Writes the lab's status as JSON
+    /// Prints the lab's status as JSON
     #[arg(long)]
     json: bool,
 }
@@ -47,23 +47,23 @@ impl Arguments {
     }
 }
 
-/// An interruption removes what is there of the lab. The process that makes it is replaced, so that it does not go on.
+/// Makes an interruption remove the partial lab. The removal replaces this process, which stops the creation.
 fn remove_on_interrupt(name: &LabName, program: &Path) -> io::Result<()> {
     let mut remove = Command::new("/bin/sh");
     remove.args(["-c", "\"$0\" lab down --lab \"$1\"; exit 130"]).arg(program).arg(name.to_string());
     interrupt::on_first(move || {
         clear();
-        eprintln!("interrupted: removing what there is of the lab");
+        eprintln!("interrupted: removing the partial lab");
         let error = remove.exec();
-        eprintln!("{}", Failure::new(format!("/bin/sh: {error}"), "`transhume lab down` removes it"));
+        eprintln!("{}", Failure::new(format!("/bin/sh: {error}"), "remove it with `transhume lab down`"));
     })
 }
 
-/// Shows how far it is in a line of its own, for people who wait.
+/// Shows progress on a line that is overwritten, on a terminal.
 fn show(progress: Progress) {
     on_terminal(&match progress {
-        Progress::Networks => "making namespaces, links and keys …".to_owned(),
-        Progress::Ready { hosts, of } => format!("waiting for the nodes: {hosts} of {of} are ready …"),
+        Progress::Networks => "creating namespaces, links and keys …".to_owned(),
+        Progress::Ready { hosts, of } => format!("waiting for nodes: {hosts} of {of} ready …"),
     });
 }
 
@@ -74,7 +74,7 @@ fn clear() {
 fn on_terminal(text: &str) {
     let mut errors = io::stderr();
     if errors.is_terminal() {
-        // It matters to nobody if it cannot be written.
+        // Progress is not essential, so write errors are ignored.
         let _ = write!(errors, "\r{text}\x1b[K").and_then(|()| errors.flush());
     }
 }

@@ -13,13 +13,13 @@ use crate::cli::target::{Target, unexpected};
 use crate::failure::Result;
 use crate::output;
 
-/// Makes a network device on a host, and plugs it into the overlay
+/// Attaches a network device of a host to the overlay
 ///
-/// The device is a TAP: the host itself uses it, or a bridge, a container or a VM. It is there again when the host's node is
-/// restarted.
+/// The device is a TAP, for use by the host, a bridge, a container or a VM. It persists across restarts
+/// of the node.
 ///
-/// A TAP of that name that is there already, as `ip tuntap add` makes them, is plugged in as it is: it keeps its MAC, MTU, addresses and
-/// bridge, and stays when it is detached. No other program may have it open, as a running virtual machine has.
+/// An existing persistent TAP of that name (`ip tuntap add`) is adopted: it keeps its MAC, MTU, addresses and
+/// bridge, and remains after `detach`. No other program, such as a running VM, may have it open.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  transhume net attach h1 tap1 --address 10.88.0.1/24\n  transhume net attach h2 tap1 --mtu 8900\n  \
@@ -35,43 +35,43 @@ pub struct Attach {
     /// The device's address with its prefix
     #[arg(long, value_name = "ADDRESS/PREFIX", value_parser = address)]
     address: Option<String>,
-    /// The device's MAC, which nobody else on the overlay may have [default: one is made up]
+    /// The device's MAC, unique on the overlay [default: generated]
     #[arg(long, value_name = "MAC")]
     mac: Option<String>,
-    /// The network namespace of the host in which the device is to be, as `ip netns` lists it [default: the node's own]
+    /// The network namespace for the device, as `ip netns` lists it [default: the node's]
     #[arg(long, value_name = "NAME")]
     netns: Option<String>,
-    /// The device's MTU. What does not fit into a datagram between the hosts travels in parts, which is slower [default: 1400]
+    /// The device's MTU; frames that do not fit into a datagram are fragmented, which is slower [default: 1400]
     #[arg(long, value_name = "BYTES", value_parser = mtu())]
     mtu: Option<u32>,
-    /// Writes what was changed as JSON; failures go to standard error, as JSON
+    /// Prints the changes as JSON; failures go to standard error as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Puts the overlay on a LAN: a host of it becomes the proxy of all
+/// Connects the overlay to a LAN, through a bridge of one host
 ///
-/// Whatever is attached anywhere is on that LAN then: it gets its address from the LAN's own DHCP server, and speaks with the LAN's
-/// machines. If no links were laid before, the proxy becomes the center of a star. `transhume net detach` ends it.
+/// All devices of the overlay join the LAN: they can use its DHCP server and reach its machines. If no
+/// topology was laid out before, the proxy becomes the center of a star. `transhume net detach` removes the proxy.
 #[derive(Args)]
 #[command(after_help = "Example:\n  transhume net proxy h1 --bridge br0")]
 pub struct Proxy {
     /// The host
     host: String,
-    /// The bridge that the LAN's interface is in
+    /// The bridge that contains the LAN's interface
     #[arg(long, value_name = "IFACE")]
     bridge: String,
-    /// The name of the device that is put into the bridge
+    /// The name of the proxy device, which becomes a port of the bridge
     #[arg(long, default_value = "transhume0")]
     device: String,
-    /// Writes what was changed as JSON; failures go to standard error, as JSON
+    /// Prints the changes as JSON; failures go to standard error as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Takes a network device away that was plugged into the overlay
+/// Detaches a network device from the overlay
 ///
-/// The host may be away, also for ever: then the overlay forgets the device at once, and the host takes it away should it come back.
+/// The host may be unreachable: the overlay drops the device at once, and the host removes it when it reconnects.
 #[derive(Args)]
 #[command(after_help = "Example:\n  transhume net detach h1 tap1")]
 pub struct Detach {
@@ -79,12 +79,12 @@ pub struct Detach {
     host: String,
     /// The device's name
     device: String,
-    /// Writes what was changed as JSON; failures go to standard error, as JSON
+    /// Prints the changes as JSON; failures go to standard error as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// A device that was plugged in, as `--json` writes it.
+/// An attached device, as `--json` prints it.
 #[derive(Serialize)]
 struct Attached {
     host: String,
@@ -98,12 +98,12 @@ struct Attached {
     mtu_bytes: Option<u32>,
 }
 
-/// A device that was taken away, as `--json` writes it.
+/// A detached device, as `--json` prints it.
 #[derive(Serialize)]
 struct Detached {
     host: String,
     device: String,
-    /// The host takes it away when it is back.
+    /// The host is unreachable and removes the device when it reconnects.
     away: bool,
 }
 
@@ -157,19 +157,20 @@ impl Detach {
         if json {
             output::json(&Detached { host, device, away })?;
         } else if away {
-            let told = format!("{device} is forgotten; {host} is away, and takes it away when it is back");
+            let told =
+                format!("{device} is detached; {host} is unreachable and removes it when it reconnects");
             output::line(&told)?;
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// An MTU that a TAP can have, in bytes.
+/// A valid MTU of a TAP, in bytes.
 pub fn mtu() -> RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(68..=65521)
 }
 
-/// An address with its prefix, as `ip` takes it.
+/// Parses an address with its prefix, as `ip` does.
 pub fn address(text: &str) -> std::result::Result<String, String> {
     let parts = text
         .split_once('/')
@@ -178,31 +179,31 @@ pub fn address(text: &str) -> std::result::Result<String, String> {
         Some((address, prefix)) if prefix <= if address.is_ipv4() { 32 } else { 128 } => {
             match lack(address, prefix) {
                 None => Ok(text.to_owned()),
-                Some(lack) => Err(format!("{lack}: choose a host's, as 10.88.0.1/24")),
+                Some(lack) => Err(format!("{lack}: use a host address such as 10.88.0.1/24")),
             }
         }
-        _ => Err("an address with its prefix is needed, as 10.88.0.1/24".into()),
+        _ => Err("use an address with its prefix, such as 10.88.0.1/24".into()),
     }
 }
 
-/// Why no station can have the address.
+/// Why the address is not valid for a station.
 fn lack(address: IpAddr, prefix: u8) -> Option<String> {
     let is_for_all = match address {
         IpAddr::V4(four) => four.is_broadcast() || prefix < 31 && is_edge(four.to_bits(), prefix),
         IpAddr::V6(_) => false,
     };
     if prefix == 0 || address.is_unspecified() || is_for_all {
-        Some(format!("{address}/{prefix} is a network's address or for all of it"))
+        Some(format!("{address}/{prefix} is a network or broadcast address"))
     } else if address.is_multicast() {
-        Some(format!("{address} is for groups"))
+        Some(format!("{address} is a multicast address"))
     } else if address.is_loopback() {
-        Some(format!("{address} is each machine's own"))
+        Some(format!("{address} is a loopback address"))
     } else {
         None
     }
 }
 
-/// True for the first and the last address of the network, which are nobody's.
+/// Whether the address is the first or the last of its network, which are reserved.
 fn is_edge(address: u32, prefix: u8) -> bool {
     let of_host = u32::MAX.checked_shr(prefix.into()).unwrap_or(0);
     [0, of_host].contains(&(address & of_host))

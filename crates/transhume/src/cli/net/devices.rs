@@ -11,21 +11,21 @@ use crate::cli::target::Target;
 use crate::failure::Result;
 use crate::{output, table};
 
-/// Lists the network devices that are plugged in
+/// Lists the attached network devices
 ///
-/// What is said of a host that is `away`, or `silent` although it is connected, is what was noted when its devices were plugged in.
+/// Devices of hosts that are `away` (not connected) or `silent` (not answering) are shown as stored by the coordinator.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  transhume net devices\n  transhume net devices --json | jq -r '.[].name'\n  \
                   transhume net devices --json | jq '.[] | select(.state != \"up\")'"
 )]
 pub struct Arguments {
-    /// Writes JSON
+    /// Prints JSON
     #[arg(long)]
     json: bool,
 }
 
-/// A device, as `--json` writes it.
+/// A device, as `--json` prints it.
 #[derive(Serialize)]
 struct Listed<'a> {
     host: &'a str,
@@ -116,7 +116,7 @@ mod tests {
         }
     }
 
-    /// A host that has said that it has `devices`.
+    /// A host that reports `devices`.
     fn answering(devices: Vec<NetDevice>) -> NetHost {
         let state = Some(NetHostState { devices, ..NetHostState::default() });
         NetHost { name: "h1".into(), connected: true, state, noted: vec![], failure: None }

@@ -10,35 +10,35 @@ use super::lay;
 use crate::cli::target::Target;
 use crate::failure::Result;
 
-/// Joins all hosts that are up, by links laid anew
+/// Lays out the overlay's topology over all connected hosts
 ///
-/// Traffic goes on meanwhile: the new links are used when all hosts have them. Hosts that come later are
+/// Traffic continues: the new links are used when all hosts have installed them. Hosts that connect later are
 /// linked to the center.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  transhume net layout star --center h1\n  transhume net layout mesh\n  \
                         transhume net layout hypercube --json | jq .links_added")]
 pub struct Arguments {
-    /// How
+    /// The topology
     shape: Choice,
-    /// The host in the middle of a star, to which hosts are linked that come later [default: the one that is it now, or the first]
+    /// The center, to which later hosts are linked too [default: the present one, or the first host]
     #[arg(long, value_name = "HOST")]
     center: Option<String>,
-    /// Does not seal datagrams: for ways between hosts that nobody else has access to. Who has can read and write all
+    /// Does not encrypt datagrams: only for trusted networks, since anyone with access can read and forge traffic
     #[arg(long)]
     plain: bool,
-    /// Writes what was changed as JSON; failures go to standard error, as JSON
+    /// Prints the changes as JSON; failures go to standard error as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// What was to be laid.
+/// The requested layout.
 #[derive(Serialize)]
 struct Wanted {
     shape: Shape,
     plain: bool,
 }
 
-/// A [`Shape`] as it is typed.
+/// A [`Shape`] on the command line.
 #[derive(Clone, Copy, ValueEnum)]
 enum Choice {
     /// All hosts linked to one

@@ -10,7 +10,7 @@ use super::lay;
 use crate::cli::target::Target;
 use crate::failure::Result;
 
-/// Adds and removes links between hosts, while traffic goes on
+/// Adds and removes links between hosts, while traffic continues
 #[derive(Args)]
 #[command(after_help = "Examples:\n  transhume net link add h2 h3\n  transhume net link rm h2 h3")]
 pub struct Arguments {
@@ -24,7 +24,7 @@ enum Command {
     Rm(Rm),
 }
 
-/// Lets two hosts send to each other directly
+/// Links two hosts, so that they send to each other directly
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  transhume net link add h2 h3\n  transhume net link add h2 h3 --cost 5\n  \
@@ -35,18 +35,18 @@ struct Add {
     a: String,
     /// The other
     b: String,
-    /// What the way over the link costs; frames take the way that costs least
+    /// The link's cost; frames take the path of the lowest total cost
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     cost: u32,
-    /// Does not seal datagrams: for a way that nobody else has access to. Who has can read and write all
+    /// Does not encrypt datagrams: only for trusted networks, since anyone with access can read and forge traffic
     #[arg(long)]
     plain: bool,
-    /// Writes what was changed as JSON; failures go to standard error, as JSON
+    /// Prints the changes as JSON; failures go to standard error as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Takes the link between two hosts away, unless it is the only way to some host
+/// Removes the link between two hosts, unless it is the only path to a host
 #[derive(Args)]
 #[command(after_help = "Example:\n  transhume net link rm h2 h3")]
 struct Rm {
@@ -54,12 +54,12 @@ struct Rm {
     a: String,
     /// The other
     b: String,
-    /// Writes what was changed as JSON; failures go to standard error, as JSON
+    /// Prints the changes as JSON; failures go to standard error as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// What was to be done with a link.
+/// The requested change of a link.
 #[derive(Serialize)]
 struct Wanted {
     ends: [String; 2],
@@ -67,7 +67,7 @@ struct Wanted {
     terms: Option<Terms>,
 }
 
-/// How a link is to be.
+/// The properties of a link.
 #[derive(Serialize)]
 struct Terms {
     cost: u32,

@@ -14,20 +14,20 @@ use crate::{output, table};
 
 /// Lists the links between hosts
 ///
-/// The table shows what the first host of each link knows of it, and as LOST what of the datagrams of the first host and of the second one
-/// did not arrive. With --json each link has `directions`: what each of its two hosts knows of what it sends to the other one, and of what
-/// comes from there, in `tunnel`; that is null where it does not answer.
+/// The table shows the state of each link at its first host. LOST is the share of datagrams lost in each direction.
+/// With --json, each link has `directions`: the state of both ends, with the counters of sent and received
+/// datagrams in `tunnel`, which is null if the host does not answer.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  transhume net links\n  \
                         transhume net links --json | jq '.[] | select(.up | not)'\n  \
                         transhume net links --json | jq '.[].directions[] | {from, to, us: .tunnel.round_trip_us}'")]
 pub struct Arguments {
-    /// Writes JSON
+    /// Prints JSON
     #[arg(long)]
     json: bool,
 }
 
-/// A link, as `--json` writes it.
+/// A link, as `--json` prints it.
 #[derive(Serialize)]
 struct Described<'a> {
     #[serde(flatten)]
@@ -35,12 +35,12 @@ struct Described<'a> {
     directions: [Direction<'a>; 2],
 }
 
-/// What one of a link's hosts knows of it.
+/// The state of a link at one of its hosts.
 #[derive(Clone, Copy, Serialize)]
 struct Direction<'a> {
     from: &'a str,
     to: &'a str,
-    /// Whether the host `from` has said what it knows.
+    /// Whether the host `from` has answered.
     answers: bool,
     tunnel: Option<&'a NetTunnel>,
 }
@@ -77,7 +77,7 @@ fn described(status: &NetStatus) -> Vec<Described<'_>> {
     status.links.iter().map(describe).collect()
 }
 
-/// The hosts that do not answer, in the order of names.
+/// The hosts that do not answer, in the order of their names.
 fn unanswered<'a>(links: &[Described<'a>]) -> BTreeSet<&'a str> {
     let directions = links.iter().flat_map(|link| link.directions);
     directions.filter(|direction| !direction.answers).map(|direction| direction.from).collect()
@@ -115,7 +115,7 @@ fn row(Described { link, directions }: &Described<'_>) -> [String; 10] {
     ]
 }
 
-/// Which part of what one host has sent to the other one was lost.
+/// The share of datagrams that were lost in one direction.
 fn lost(direction: Direction<'_>) -> String {
     match direction.tunnel.filter(|tunnel| tunnel.sent > 0) {
         Some(tunnel) => format!("{:.3} %", tunnel.lost as f64 / tunnel.sent as f64 * 100.0),
@@ -130,7 +130,7 @@ mod tests {
 
     use super::*;
 
-    /// A host that has a tunnel to another one, with this round trip, on which so many datagrams of 1000 were lost.
+    /// A host with a tunnel to another host, with this round trip time and losses per 1000 datagrams.
     fn host(name: &str, to: &str, round_trip_us: u64, lost: u64) -> NetHost {
         let tunnel = NetTunnel {
             host: to.into(),

@@ -12,31 +12,31 @@ use crate::cli::target::{Target, unexpected};
 use crate::failure::Result;
 use crate::{output, table};
 
-/// Shows who has sent how much to whom, by MACs
+/// Shows the traffic matrix: bytes and frames between pairs of MACs
 ///
-/// Each frame is counted once, on the host where it came in, in slots of five seconds: what the present one holds comes
-/// in the next. With --json they are in `flows`, and the names of hosts that do not answer in `unanswered`.
+/// Each frame is counted once, on its ingress host, in slots of five seconds; the current slot is not
+/// included. With --json, the flows are in `flows`, and hosts that do not answer in `unanswered`.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  transhume net matrix\n  transhume net matrix --window 5 --json | jq '.flows[0]'"
 )]
 pub struct Arguments {
-    /// How far back, in seconds
+    /// The time window, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(5..=60))]
     window: u64,
-    /// Writes JSON
+    /// Prints JSON
     #[arg(long)]
     json: bool,
 }
 
-/// All that was counted, and the hosts that have not said it.
+/// All flows, and the hosts that have not answered.
 #[derive(Default, Serialize)]
 struct Matrix {
     flows: Vec<Counted>,
     unanswered: Vec<String>,
 }
 
-/// A flow, and the host where it came in.
+/// A flow with its ingress host.
 #[derive(Serialize)]
 struct Counted {
     host: String,

@@ -12,24 +12,24 @@ use crate::output;
 
 /// Moves a network device to another host, with its MAC and address
 ///
-/// What speaks with it finds it there: frames that come meanwhile are kept and sent on, none comes twice. If it cannot be moved, it
-/// stays where it is. Behind the device, whatever uses it has to be there as well.
+/// Frames that arrive during the move are buffered and forwarded, none twice. If the move fails, the device
+/// stays on its source. The program behind the device has to move separately.
 #[derive(Args)]
 #[command(after_help = "Example:\n  transhume net move h1 tap1 --to h2")]
 pub struct Arguments {
-    /// The host where it is
+    /// The source
     host: String,
     /// The device's name
     device: String,
-    /// The host where it is to be
+    /// The destination
     #[arg(long, value_name = "HOST")]
     to: String,
-    /// Writes what was changed as JSON; failures go to standard error, as JSON
+    /// Prints the changes as JSON; failures go to standard error as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// A move that was made.
+/// A completed move.
 #[derive(Serialize)]
 struct Moved<'a> {
     device: &'a str,
@@ -50,7 +50,7 @@ impl Arguments {
             output::json(&Moved { device: &device, from: &host, to: &to, pause_us })?;
         } else {
             let pause = pause_us as f64 / 1e3;
-            output::write(format!("{device} is on {to}; it carried nothing for {pause:.1} ms\n"))?;
+            output::write(format!("{device} is on {to}; blackout {pause:.1} ms\n"))?;
         }
         Ok(ExitCode::SUCCESS)
     }

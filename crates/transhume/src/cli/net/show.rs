@@ -10,34 +10,34 @@ use crate::cli::target::{Target, unexpected};
 use crate::failure::Result;
 use crate::{output, table};
 
-/// What stands in a cell that has nothing to say.
+/// The content of an empty cell.
 pub const NOTHING: &str = "-";
 
-/// Shows how the overlay is: its topology, and each host's part of it
+/// Shows the state of the overlay: its topology and hosts
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  transhume net status\n  transhume net status --json | jq '.hosts[].state.dropped'"
 )]
 pub struct Status {
-    /// Writes JSON
+    /// Prints JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Lists where MACs are, as each host knows it
+/// Lists the locations of MACs, as each host knows them
 ///
-/// With --json they are in `macs`, and the names of hosts that do not answer in `unanswered`.
+/// With --json, the MACs are in `macs`, and hosts that do not answer in `unanswered`.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  transhume net macs\n  transhume net macs --json | jq -r '.macs[] | select(.known_by == \"h1\") | .mac'"
 )]
 pub struct Macs {
-    /// Writes JSON
+    /// Prints JSON
     #[arg(long)]
     json: bool,
 }
 
-/// All MACs that are known, and the hosts that have not said which they know.
+/// All known MACs, and the hosts that have not answered.
 #[derive(Default, Serialize)]
 struct KnownMacs {
     macs: Vec<KnownMac>,
@@ -52,7 +52,7 @@ struct KnownMac {
     mac: NetMac,
 }
 
-/// How the overlay is.
+/// The state of the overlay.
 pub fn state(target: &Target) -> Result<NetStatus> {
     let mut client = target.send(&Request::Network)?;
     let mut status = NetStatus::default();
@@ -68,11 +68,11 @@ pub fn state(target: &Target) -> Result<NetStatus> {
     }
 }
 
-/// Tells the user, for whom tables are, which hosts are missing in one.
+/// Reports the hosts that are missing in a table.
 pub fn tell_unanswered<'a>(hosts: impl IntoIterator<Item = &'a str>) {
     let hosts: Vec<_> = hosts.into_iter().collect();
     if !hosts.is_empty() {
-        eprintln!("transhume: no answer from {}: what is known there is missing", hosts.join(", "));
+        eprintln!("transhume: no answer from {}: their entries are missing", hosts.join(", "));
     }
 }
 
@@ -118,20 +118,20 @@ impl Macs {
     }
 }
 
-/// What is said instead of how a host is that does not answer.
+/// The state of a host that does not answer.
 pub fn absence(host: &NetHost) -> &'static str {
     if host.connected { "silent" } else { "away" }
 }
 
 fn render(NetStatus { network, hosts, .. }: &NetStatus) -> String {
     if hosts.is_empty() {
-        return "no hosts are joined; `transhume net layout star` joins all that are up\n".into();
+        return "the overlay has no hosts; add all connected hosts with `transhume net layout star`\n".into();
     }
     let mut text = format!("topology {}, ", network.version);
     text += &match (&network.awaited[..], &network.center) {
         ([], Some(center)) => format!("center {center}\n"),
         ([], None) => "in use\n".into(),
-        (awaited, _) => format!("not yet in use: {} must install it\n", awaited.join(", ")),
+        (awaited, _) => format!("not yet in use: waiting for {}\n", awaited.join(", ")),
     };
     let rows: Vec<_> = hosts.iter().map(host).collect();
     text += &table::render(["HOST", "NODE", "TOPOLOGY", "DEVICES", "TUNNELS", "MACS", "DROPPED"], &rows);
@@ -140,8 +140,7 @@ fn render(NetStatus { network, hosts, .. }: &NetStatus) -> String {
             text += &format!("{} has not installed the topology: {failure}\n", host.name);
         }
         for off in host.state.iter().flat_map(|state| &state.switched_off) {
-            text +=
-                &format!("{} has switched an offload off that misbehaves: {}\n", host.name, off.in_words());
+            text += &format!("{} has switched off a failing offload: {}\n", host.name, off.in_words());
         }
     }
     text

@@ -11,12 +11,12 @@ use crate::cli::words;
 use crate::failure::Result;
 use crate::{output, table};
 
-/// For how many seconds a token is good, if nothing else is said.
+/// The default lifetime of a token, in seconds.
 pub const LIFETIME_S: u64 = 24 * 60 * 60;
 
-/// Prints a token with which machines can join an overlay that `transhume net up` has made
+/// Prints a join token for an overlay that `transhume net up` has created
 ///
-/// Whoever has the token can join until it expires, or is revoked. It is for the machine on which `transhume net up` was run first.
+/// Machines can join with the token until it expires or is revoked. Run this on the first machine of the network.
 #[derive(Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -26,10 +26,10 @@ pub const LIFETIME_S: u64 = 24 * 60 * 60;
 pub struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
-    /// How long machines can join with it: a number with `s`, `m`, `h` or `d`
+    /// The token's lifetime: a number with `s`, `m`, `h` or `d`
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = lifetime)]
     lifetime: u64,
-    /// Writes JSON; failures go to standard error, as JSON
+    /// Prints JSON; failures go to standard error as JSON
     #[arg(long)]
     json: bool,
 }
@@ -40,29 +40,29 @@ enum Command {
     Revoke(Revoke),
 }
 
-/// Lists the tokens, and who has joined with each
+/// Lists the tokens, and the machines that have joined with each
 ///
-/// The last 64 are remembered. The tokens themselves are kept nowhere.
+/// The last 64 tokens are listed. The secrets themselves are not stored.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  transhume net token list\n  transhume net token list --json | jq -r '.[] | select(.state == \"good\") | .id'"
 )]
 struct List {
-    /// Writes JSON; failures go to standard error, as JSON
+    /// Prints JSON; failures go to standard error as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Lets nobody join any more with a token
+/// Revokes a token
 ///
-/// Machines that have joined with it stay: `transhume host remove` is for those.
+/// Machines that have joined with the token stay; remove them with `transhume host remove`.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  transhume net token revoke 3\n  transhume net token revoke AQTAAAI…")]
 struct Revoke {
-    /// The token's number, as `transhume net token list` shows it, or the token itself
+    /// The token's number from `transhume net token list`, or the token itself
     #[arg(value_name = "ID")]
     token: String,
-    /// Writes how it is then as JSON; failures go to standard error, as JSON
+    /// Prints the token's new state as JSON; failures go to standard error as JSON
     #[arg(long)]
     json: bool,
 }
@@ -81,7 +81,7 @@ impl Arguments {
 
 fn lifetime(text: &str) -> std::result::Result<u64, String> {
     match words::seconds(text)? {
-        0 => Err("nobody could join with it: give it some time, as 15m".into()),
+        0 => Err("the lifetime is zero: use a longer one, such as 15m".into()),
         seconds => Ok(seconds),
     }
 }
@@ -131,7 +131,7 @@ fn all(target: &Target) -> Result<Vec<Token>> {
     }
 }
 
-/// A token from the coordinator of `target`, if that has never made one.
+/// A token from the coordinator of `target`, if it has never created one.
 pub fn first(target: &Target) -> Result<Option<String>> {
     if !all(target)?.is_empty() {
         return Ok(None);

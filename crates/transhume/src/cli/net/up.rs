@@ -1,6 +1,6 @@
 //! `transhume net up`
 //!
-//! * [`state`]: what a machine remembers that has joined. [`told`]: what the user is told.
+//! * [`state`]: the durable state of a joined machine. [`told`]: messages to the user.
 
 mod state;
 mod told;
@@ -34,17 +34,17 @@ use crate::precedence;
 use state::{Folder, Role, Settings};
 use told::{Told, join_command};
 
-/// What takes back what was given to an option before.
+/// Resets an option to its default.
 const NONE: &str = "none";
 
-/// Joins machines by an overlay, with two commands and no other set-up
+/// Joins machines into an overlay, with two commands and no other set-up
 ///
-/// The first machine makes the network and prints a token; others join with it, until it expires (`transhume net token` prints
-/// another). Then all of them are on one Ethernet, through a network device of each. It runs until SIGTERM or SIGINT ends it,
-/// in the foreground, as a service of systemd does. Started again, also without any options but `--state` and `--socket`, the machine is what it was before.
+/// The first machine creates the network and prints a join token; other machines join with it until it expires
+/// (`transhume net token` prints another). All machines then share one Ethernet, through a network device on each. The
+/// command runs in the foreground until SIGTERM or SIGINT, as a systemd service does. It stores its settings: a later start needs no options except `--state` and `--socket`.
 ///
-/// The first machine listens for others at TCP port PORT, and at the port after that for TCP and UDP. Another machine listens at
-/// the latter port as well, but need not be reached: it dials. The rest of `transhume net` is for the first machine.
+/// The first machine listens on TCP port PORT, and on the next port with TCP and UDP. Other machines listen on the
+/// next port too, but need not be reachable, because they dial. Run other `transhume net` commands on the first machine.
 #[derive(Args)]
 #[command(
     mut_arg("levels", |levels| levels.default_value("warn")),
@@ -56,7 +56,7 @@ pub struct Arguments {
     /// The token with which this machine joins
     #[arg(long, value_name = "TOKEN", value_parser = join_token)]
     join: Option<JoinToken>,
-    /// Where others reach the first machine; elsewhere, where this machine listens
+    /// The address at which others reach the first machine; on other machines, the address to listen on
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<SocketAddr>,
     /// The network device's address with its prefix
@@ -65,32 +65,32 @@ pub struct Arguments {
     /// The network device's name [default: transhume0]
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
-    /// The network device's MTU. What does not fit into a datagram between machines travels in parts, which is slower [default: 1400]
+    /// The network device's MTU; frames that do not fit into a datagram are fragmented, which is slower [default: 1400]
     #[arg(long, value_name = "BYTES", value_parser = device::mtu())]
     mtu: Option<u32>,
-    /// What the overlay does not leave to the kernel, which all else is tried for at first; `none` ends that again
+    /// Offloads that the overlay does not use, although the kernel may have them; `none` resets this
     #[arg(long, value_name = "OFFLOAD", value_delimiter = ',', value_parser = PossibleValuesParser::new(offloads()))]
     without: Vec<String>,
-    /// Where Prometheus reads metrics, as http://ADDRESS:PORT/metrics. Whoever reaches it can read them; `none` ends that again
+    /// Serves metrics for Prometheus at http://ADDRESS:PORT/metrics, without authentication; `none` resets this
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = metrics)]
     metrics: Option<Metrics>,
-    /// What this machine is called in the network [default: its host name]
+    /// This machine's name in the network [default: its host name]
     #[arg(long)]
     name: Option<String>,
-    /// The folder for what this machine must remember
+    /// The directory for this machine's durable state
     #[arg(long, value_name = "DIR", default_value = "/var/lib/transhume/net")]
     state: PathBuf,
-    /// Writes what happens as lines of JSON
+    /// Prints progress as JSON lines
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     logging: Logging,
 }
 
-/// Why it does not take part any more.
+/// Why the machine no longer takes part.
 struct Ended {
     why: Failure,
-    /// The coordinator has said nothing but that the machine was removed.
+    /// The only reason is that the coordinator has removed the machine.
     is_unwelcome: bool,
 }
 
@@ -100,7 +100,7 @@ impl From<Failure> for Ended {
     }
 }
 
-/// Where metrics are read, if anywhere.
+/// The address of the metrics, if any.
 #[derive(Clone, Copy)]
 struct Metrics(Option<SocketAddr>);
 
@@ -108,7 +108,7 @@ fn metrics(text: &str) -> std::result::Result<Metrics, String> {
     match text.parse() {
         Ok(address) => Ok(Metrics(Some(address))),
         Err(_) if text == NONE => Ok(Metrics(None)),
-        Err(_) => Err(format!("an address with a port is needed, as 127.0.0.1:9464, or `{NONE}`")),
+        Err(_) => Err(format!("use an address with a port such as 127.0.0.1:9464, or `{NONE}`")),
     }
 }
 
@@ -130,14 +130,14 @@ impl Arguments {
     fn run_here(self, target: &Target) -> Result<()> {
         // SAFETY: the call has no preconditions.
         if unsafe { libc::geteuid() } != 0 {
-            return Err(Failure::new("a network device is made, which needs root", "run this with sudo"));
+            return Err(Failure::new("creating a network device requires root", "run this with sudo"));
         }
         self.logging.begin();
         let folder = Folder::take(self.state.clone())?;
         precedence::take();
         node::raise_descriptor_limit();
         match self.take_part_for_once(&folder, target) {
-            // It was removed while it was away. The token is to come back with.
+            // The machine was removed while it was down. The token lets it join again.
             Err(Ended { is_unwelcome: true, .. }) if self.join.is_some() => {
                 self.take_part_for_once(&folder, target).map_err(|ended| ended.why)
             }
@@ -174,7 +174,7 @@ impl Arguments {
         }
     }
 
-    /// Takes part for the first time.
+    /// Joins, or creates the network, for the first time.
     async fn begin(&self, folder: &Folder) -> Result<Settings> {
         let name = self.name.clone().unwrap_or_else(host_name);
         let (role, listen) = match (&self.join, self.listen) {
@@ -206,7 +206,7 @@ impl Arguments {
         Ok(settings)
     }
 
-    /// Takes part again after it was removed: with a new key, and otherwise as before but for what is said now.
+    /// Joins again after a removal: with a new key, and the previous settings unless options override them.
     async fn come_back(&self, before: Settings, folder: &Folder, removal: Failure) -> Result<Settings> {
         let Some(token) = &self.join else { return Err(removal) };
         let settings = Settings {
@@ -223,17 +223,19 @@ impl Arguments {
         Ok(settings)
     }
 
-    /// Takes part again, as before but for what is said now.
+    /// Starts again with the previous settings, unless options override them.
     fn go_on(&self, before: Settings, folder: &Folder) -> Result<Settings> {
         let mut settings = before.clone();
         if let Some(name) = self.name.as_ref().filter(|name| **name != before.name) {
-            let what =
-                format!("this machine has joined as `{}` already, and cannot be `{name}`", before.name);
+            let what = format!(
+                "this machine has already joined as `{}` and cannot change its name to `{name}`",
+                before.name
+            );
             return Err(Failure::new(what, self.forgetting()));
         }
         if let Some(token) = &self.join {
             if folder.authority()? != token.authority {
-                let what = format!("this machine has joined another network already, as `{}`", before.name);
+                let what = format!("this machine has already joined another network, as `{}`", before.name);
                 return Err(Failure::new(what, self.forgetting()));
             }
             if let Role::Joined { coordinator } = &mut settings.role {
@@ -246,7 +248,7 @@ impl Arguments {
         settings = self.amend(settings);
         if let Some(device) = self.device.as_ref().filter(|device| **device != before.device) {
             let former = std::mem::replace(&mut settings.device, device.clone());
-            // One that was never there need not be taken away.
+            // A device that never existed need not be removed.
             settings.former_device = settings.former_device.or(Some(former));
         }
         if settings != before {
@@ -255,7 +257,7 @@ impl Arguments {
         Ok(settings)
     }
 
-    /// The settings with what is said now of those that may change at any time.
+    /// The settings, with overrides for those that may change at any time.
     fn amend(&self, mut settings: Settings) -> Settings {
         settings.address = self.address.clone().or(settings.address);
         settings.mtu = self.mtu.or(settings.mtu);
@@ -270,7 +272,7 @@ impl Arguments {
 
     fn forgetting(&self) -> String {
         format!(
-            "`rm -r {}` forgets that, with all keys; or choose another folder with `--state`",
+            "delete its state and keys with `rm -r {}`, or choose another directory with `--state`",
             self.state.display()
         )
     }
@@ -278,12 +280,12 @@ impl Arguments {
 
 fn neither_first_nor_joining() -> Failure {
     Failure::new(
-        "is this machine to be the first, or to join others?",
-        "the first says with `--listen ADDRESS:PORT` where others reach it, and prints a token; others give it with `--join`",
+        "neither `--listen` nor `--join` was given",
+        "start the first machine with `--listen ADDRESS:PORT`; it prints a token for `--join` on the others",
     )
 }
 
-/// What this machine is called, made fit for a certificate.
+/// This machine's host name, adapted to the rules of certificates.
 fn host_name() -> String {
     fit(&fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default())
 }
@@ -300,29 +302,30 @@ fn check_name(name: &str) -> Result<()> {
     if fits && ![COORDINATOR, "authority"].contains(&name) {
         return Ok(());
     }
-    let help = "choose another with `--name`: of small letters, digits, `-` and `.`, and neither `coordinator` nor `authority`";
-    Err(Failure::new(format!("no machine can be called `{name}`"), help))
+    let help = "choose another name with `--name`: lower-case letters, digits, `-` and `.`; `coordinator` and `authority` are reserved";
+    Err(Failure::new(format!("`{name}` is not a valid machine name"), help))
 }
 
-/// The port after that of `address`: there the nodes are.
+/// The port after that of `address`, on which nodes listen.
 fn next_port(address: SocketAddr) -> Result<u16> {
     address.port().checked_add(1).filter(|port| *port > 1).ok_or_else(|| {
-        let what = format!("port {} does not do: that one and the next are listened on", address.port());
-        Failure::new(what, "choose another port, as 7700")
+        let what =
+            format!("port {} is not usable: the machine listens on it and on the next port", address.port());
+        Failure::new(what, "choose another port, such as 7700")
     })
 }
 
-/// Where the first machine is to listen, if others can reach it there.
+/// Checks that others can reach the first machine at `listen`.
 fn reachable(listen: SocketAddr) -> Result<SocketAddr> {
     next_port(listen)?;
     if listen.ip().is_unspecified() {
-        let what = format!("{listen} is no address at which others reach this machine");
-        return Err(Failure::new(what, "take one of this machine's: `ip -brief address` lists them"));
+        let what = format!("others cannot reach this machine at {listen}");
+        return Err(Failure::new(what, "use an address of this machine from `ip -brief address`"));
     }
     Ok(listen)
 }
 
-/// Where a machine listens that has joined, unless it says something else.
+/// The default listening address of a joined machine.
 fn anywhere(coordinator: SocketAddr) -> Result<SocketAddr> {
     let address: IpAddr =
         if coordinator.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
@@ -343,7 +346,7 @@ async fn serve(settings: &Settings, folder: &Folder, target: &Target, json: bool
         match settings.role {
             Role::First => {
                 let options = coordinator_options(settings, folder, target)?;
-                // Not a task of its own: it tidies up when this is dropped.
+                // Not a task of its own: it cleans up when this future is dropped.
                 let error = coordinator::serve(options).await;
                 Err(Failure::new(error.to_string(), error.remedy()))
             }
@@ -415,7 +418,7 @@ fn coordinator_options(settings: &Settings, folder: &Folder, target: &Target) ->
     })
 }
 
-/// Tells the user what happens, for as long as it does. From the first machine there is a token for others, once.
+/// Reports progress to the user. The first machine prints a token, once.
 async fn tell(
     settings: &Settings,
     folder: &Folder,
@@ -432,7 +435,7 @@ async fn tell(
                 Told::Waiting { coordinator, reason: &reason }.tell(json);
             }
             (Progress::Lost, Role::Joined { coordinator }) => Told::Lost { coordinator }.tell(json),
-            // The first machine's coordinator ends with it, and is there a moment later than its node.
+            // On the first machine, the coordinator stops with this process and starts a moment after the node.
             (Progress::Unreachable(_) | Progress::Lost, _) => {}
             (Progress::Connected, _) => {
                 waits = false;
@@ -440,7 +443,7 @@ async fn tell(
             }
             (Progress::Plugged, _) => {
                 if settings.former_device.is_some() {
-                    // It is gone now; another one may have its name.
+                    // The former device is gone now; another device may take its name.
                     folder.note(&Settings { former_device: None, ..settings.clone() })?;
                 }
                 let address = settings.address.as_deref();
@@ -454,7 +457,7 @@ async fn tell(
             }
         }
     }
-    // The node has ended, which is told by itself.
+    // The node has ended, which is reported elsewhere.
     std::future::pending().await
 }
 

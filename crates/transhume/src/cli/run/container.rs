@@ -1,4 +1,4 @@
-//! What `transhume run` gives a container: the OCI runtime's configuration, of a bundle, an image or options.
+//! Container options of `transhume run`: makes the OCI runtime's configuration from a bundle, an image or options.
 
 mod image;
 
@@ -14,13 +14,13 @@ use crate::cli::words;
 use crate::failure::{Failure, Result};
 use crate::{WRONG_USAGE, library};
 
-/// No host has more processes: `PID_MAX_LIMIT` of Linux.
+/// The kernel's limit on processes, `PID_MAX_LIMIT` of Linux.
 const MOST_PIDS: i64 = 4 << 20;
 
-/// What a program finds in `$PATH` of an image that says nothing.
+/// The default `$PATH` of an image.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// What root may do in a container: that of other container engines.
+/// The default capabilities of root in a container, as in other container engines.
 const CAPABILITIES: [&str; 14] = [
     "CAP_AUDIT_WRITE",
     "CAP_CHOWN",
@@ -38,7 +38,7 @@ const CAPABILITIES: [&str; 14] = [
     "CAP_SYS_CHROOT",
 ];
 
-/// Files about the host that a container does not see.
+/// Files about the host that are hidden in a container.
 const MASKED: [&str; 7] = [
     "/proc/acpi",
     "/proc/kcore",
@@ -48,55 +48,55 @@ const MASKED: [&str; 7] = [
     "/proc/timer_list",
     "/sys/firmware",
 ];
-/// Files about the host that a container does not change.
+/// Files about the host that are read-only in a container.
 const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// How a container is asked for.
+/// Options of containers.
 #[derive(Args)]
-#[command(next_help_heading = "Options of containers, which need an OCI runtime on the hosts (runc)")]
+#[command(next_help_heading = "Container options (hosts need an OCI runtime such as runc)")]
 pub struct Options {
-    /// Runs it in a container with this root file system: a directory on each host, of which nothing is changed. What the
-    /// program writes lies in a layer above it, which moves along
+    /// Runs a container with this root file system, a directory on each host that stays unchanged. Files that the
+    /// program writes are stored in a layer above it, which moves along
     #[arg(long, value_name = "DIR", group = "root", conflicts_with = "bundle")]
     rootfs: Option<PathBuf>,
-    /// Runs it in a container of this image, which each host has by this name: in an OCI image layout (`oci:DIR` or `oci:DIR:TAG`) or
-    /// in its podman (`podman:NAME`). The command comes after the image's entry point, in place of its arguments
+    /// Runs a container of this image, which each host has under this name: in an OCI image layout (`oci:DIR` or `oci:DIR:TAG`) or
+    /// in podman's storage (`podman:NAME`). CMD replaces the arguments of the image's entry point
     #[arg(long, value_name = "IMAGE", group = "root", conflicts_with = "bundle", value_parser = Source::from_str)]
     image: Option<Source>,
-    /// Runs it in a container by the `config.json` of this OCI bundle, with its limits and mounts, and with its command unless one is given
+    /// Runs a container from the `config.json` of this OCI bundle, with its limits and mounts; CMD replaces its command
     #[arg(long, value_name = "DIR")]
     bundle: Option<PathBuf>,
-    /// Shows a file or directory of the host in the container; it must be on each host
+    /// Mounts a file or directory of the host in the container; it must exist on each host
     #[arg(long, value_name = "SOURCE:PLACE[:ro]", requires = "root", conflicts_with = "bundle")]
     volume: Vec<Volume>,
-    /// Sets a variable of the program's environment; a container gets nothing of yours
+    /// Sets an environment variable; a container does not inherit this environment
     #[arg(long, value_name = "NAME=VALUE", value_parser = words::variable)]
     env: Vec<(String, String)>,
-    /// Where in the container the program starts [default: / or what image or bundle say]
+    /// The working directory in the container [default: that of the image or bundle, or /]
     #[arg(long, value_name = "DIR")]
     directory: Option<String>,
-    /// As whom the program runs in the container [default: 0:0 or what image or bundle say]
+    /// The program's user in the container [default: that of the image or bundle, or 0:0]
     #[arg(long, value_name = "UID[:GID]", value_parser = words::user)]
     user: Option<(u32, u32)>,
-    /// The most memory that the container may use, as 512M or 2G
+    /// Memory limit of the container, such as 512M or 2G
     #[arg(long, value_name = "SIZE", requires = "root", conflicts_with = "bundle")]
     memory: Option<Size>,
-    /// The most processors that it may use, as 1.5
+    /// Processor limit of the container, such as 1.5
     #[arg(long, value_name = "N", requires = "root", conflicts_with = "bundle", value_parser = processors)]
     cpus: Option<f64>,
-    /// The most processes that it may have
+    /// Limit on the number of processes in the container
     #[arg(long, value_name = "N", requires = "root", conflicts_with = "bundle", value_parser = clap::value_parser!(i64).range(2..=MOST_PIDS))]
     pids: Option<i64>,
-    /// Lets the program in the container write to volumes and to memory only
+    /// Makes the root file system read-only; volumes and memory file systems stay writable
     #[arg(long, requires = "root", conflicts_with = "bundle")]
     read_only: bool,
-    /// Leaves out the RDMA libraries, which need glibc 2.34 or newer and libgcc_s.so.1 in the container
+    /// Omits the RDMA libraries, which require glibc 2.34 or newer and libgcc_s.so.1 in the container
     #[arg(long)]
     without_rdma: bool,
 }
 
 impl Options {
-    /// The program to run, if it is one in a container.
+    /// The program to run, if container options were given.
     pub fn program(&self, command: &[String]) -> Result<Option<Program>> {
         let (rootfs, config, image) = match (&self.rootfs, &self.bundle, &self.image) {
             (Some(rootfs), ..) => (absolute(rootfs)?, self.configuration(), None),
@@ -111,15 +111,15 @@ impl Options {
             }
             _ => return self.without_container().map(|()| None),
         };
-        if let Err(why) = engines::validate_container(&config.to_string()) {
+        if let Err(why) = instance::container::validate(&config.to_string()) {
             return Err(Failure::new(why.what, why.remedy).with_code(WRONG_USAGE));
         }
         let process = &config["process"];
         let replaces = !command.is_empty() && image.is_none();
         let command = if replaces { command.to_vec() } else { texts(&process["args"]) };
         if command.is_empty() {
-            let help = "give a program and its arguments after `--`";
-            return Err(Failure::new("there is no command to run", help).with_code(WRONG_USAGE));
+            let help = "pass a program and its arguments after `--`";
+            return Err(Failure::new("no command was given", help).with_code(WRONG_USAGE));
         }
         let directory = self.directory.clone().or_else(|| Some(process["cwd"].as_str()?.to_owned()));
         let number = |name: &str| process["user"][name].as_u64().and_then(|id| u32::try_from(id).ok());
@@ -128,7 +128,7 @@ impl Options {
             None => (number("uid").unwrap_or(0), number("gid").unwrap_or(0)),
         };
         let groups = process["user"]["additionalGids"].as_array();
-        // Another user has none of the bundle's.
+        // Another user gets none of the bundle's supplementary groups.
         let groups = groups.filter(|_| self.user.is_none()).into_iter().flatten();
         let groups = groups.filter_map(|group| group.as_u64()?.try_into().ok());
         let container = api::Container {
@@ -148,7 +148,7 @@ impl Options {
         }))
     }
 
-    /// What only containers have is refused without one.
+    /// Refuses container options without a container.
     fn without_container(&self) -> Result<()> {
         let given = [
             ("--env", !self.env.is_empty()),
@@ -159,14 +159,14 @@ impl Options {
         match given.into_iter().find(|(_, given)| *given) {
             None => Ok(()),
             Some((option, _)) => {
-                let what = format!("{option} is for containers");
+                let what = format!("{option} requires a container");
                 Err(Failure::new(what, "add `--rootfs`, `--image` or `--bundle`").with_code(WRONG_USAGE))
             }
         }
     }
 
-    /// The bundle's environment, with a usual `$PATH` unless it says one, and what is set here. Where its user is at home only the
-    /// container knows.
+    /// The bundle's environment with `--env` values, and a default `$PATH`. `$HOME` is not added, because only the container knows the user's
+    /// home directory.
     fn environment(&self, of_bundle: &[String]) -> Vec<(String, String)> {
         let text = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
         let default = text(("PATH", PATH));
@@ -214,7 +214,7 @@ impl Options {
     }
 }
 
-/// The file systems that each container has.
+/// The file systems of every container.
 fn mounts() -> Vec<Value> {
     let mount = |place: &str, kind: &str, options: &[&str]| json!({ "destination": place, "type": kind, "source": kind, "options": options });
     vec![
@@ -231,7 +231,7 @@ fn mounts() -> Vec<Value> {
     ]
 }
 
-/// The devices that a container may use: those of memory, of terminals, and no others.
+/// Device rules: only memory and terminal devices are allowed.
 fn devices() -> Value {
     let allowed = |major: u32, minor: Option<u32>| json!({ "allow": true, "type": "c", "major": major, "minor": minor, "access": "rwm" });
     let memory = [3, 5, 7, 8, 9].map(|minor| allowed(1, Some(minor)));
@@ -241,7 +241,7 @@ fn devices() -> Value {
     rules.into()
 }
 
-/// A rule without a minor number is for all.
+/// Omits null fields: a rule without a minor number matches all.
 fn without_null(mut rule: Value) -> Value {
     if let Some(rule) = rule.as_object_mut() {
         rule.retain(|_, value| !value.is_null());
@@ -249,11 +249,12 @@ fn without_null(mut rule: Value) -> Value {
     rule
 }
 
-/// The root file system of a bundle, and its configuration.
+/// The root file system and the configuration of a bundle.
 fn read(bundle: &Path) -> Result<(String, Value)> {
     let path = bundle.join("config.json");
     let wrong = |what: String| {
-        Failure::new(what, "`--bundle` wants a directory as `runc spec` makes one").with_code(WRONG_USAGE)
+        Failure::new(what, "pass `--bundle` a directory with a `config.json`, such as `runc spec` creates")
+            .with_code(WRONG_USAGE)
     };
     let text = description(&path).map_err(|error| wrong(format!("{}: {error}", path.display())))?;
     let config: Value =
@@ -263,15 +264,15 @@ fn read(bundle: &Path) -> Result<(String, Value)> {
     Ok((absolute(&bundle.join(root))?, config))
 }
 
-/// The path from the root on, as the hosts need it.
+/// The absolute path, as hosts need it.
 fn absolute(path: &Path) -> Result<String> {
     let path = std::path::absolute(path)?;
     let plain = !path.components().any(|part| part == Component::ParentDir);
     match path.to_str().filter(|_| plain) {
         Some(path) => Ok(path.to_owned()),
         None => {
-            let what = format!("{} is no path that other hosts can use", path.display());
-            Err(Failure::new(what, "give one in UTF-8, without `..`").with_code(WRONG_USAGE))
+            let what = format!("other hosts cannot use the path {}", path.display());
+            Err(Failure::new(what, "use a path in UTF-8, without `..`").with_code(WRONG_USAGE))
         }
     }
 }
@@ -296,10 +297,10 @@ impl FromStr for Volume {
         let (source, place, read_only) = match parts[..] {
             [source, place] | [source, place, "rw"] => (source, place, false),
             [source, place, "ro"] => (source, place, true),
-            _ => return Err("a volume is SOURCE:PLACE or SOURCE:PLACE:ro".into()),
+            _ => return Err("use SOURCE:PLACE or SOURCE:PLACE:ro".into()),
         };
         if !source.starts_with('/') || !place.starts_with('/') {
-            return Err("both paths of a volume start at the root, with `/`".into());
+            return Err("both paths of a volume must be absolute".into());
         }
         Ok(Self { source: source.into(), place: place.into(), read_only })
     }
@@ -313,7 +314,7 @@ impl FromStr for Size {
     type Err = &'static str;
 
     fn from_str(text: &str) -> std::result::Result<Self, &'static str> {
-        const WRONG: &str = "a size is a number with K, M or G, as 512M";
+        const WRONG: &str = "use a number with K, M or G, such as 512M";
         let shift = match text.as_bytes().last() {
             Some(b'K') => 10,
             Some(b'M') => 20,
@@ -330,7 +331,7 @@ fn processors(text: &str) -> std::result::Result<f64, String> {
     const LEAST: f64 = 0.01;
     match text.parse::<f64>() {
         Ok(number) if (LEAST..=1e6).contains(&number) => Ok(number),
-        _ => Err(format!("processors are a number, {LEAST} or more")),
+        _ => Err(format!("use a number of at least {LEAST}")),
     }
 }
 

@@ -1,11 +1,11 @@
-//! What a machine remembers that has joined.
+//! The durable state of a joined machine.
 //!
-//! | in the folder | |
+//! | file | contents |
 //! |---|---|
-//! | `pki` | certificates and keys; it is there as a whole or not at all, and with it the machine has joined; `removed` in it says that they are of no use any more |
-//! | `settings.json` | how it has joined |
-//! | `join.key` | the key with which it asks to join, until it has |
-//! | `coordinator`, `node` | what these daemons must remember |
+//! | `pki` | certificates and keys, written atomically: if it exists, the machine has joined; its file `removed` says that they were revoked |
+//! | `settings.json` | the machine's settings |
+//! | `join.key` | the key of a join request, until the machine has joined |
+//! | `coordinator`, `node` | durable state of these daemons |
 
 use std::fs::{self, File};
 use std::io;
@@ -22,73 +22,73 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, Result};
 
-/// How long the process that has the folder may take to be gone: one that was killed needs a moment.
+/// How long a previous process may take to release the directory: a killed one needs a moment.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// How a machine takes part.
+/// The settings of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
     /// Its name.
     pub name: String,
-    /// Its part.
+    /// Its role.
     pub role: Role,
-    /// Where the coordinator of the first machine listens, or the node of another one.
+    /// The listening address of the coordinator on the first machine, or of the node on others.
     pub listen: SocketAddr,
     /// The name of its network device.
     pub device: String,
-    /// What the device was called before, if it was.
+    /// The former name of the device.
     pub former_device: Option<String>,
     /// The device's address with its prefix.
     pub address: Option<String>,
-    /// The device's MTU in bytes, if it is not the usual one.
+    /// The device's MTU in bytes, unless it is the default.
     #[serde(default)]
     pub mtu: Option<u32>,
-    /// The names of what is not left to the kernel.
+    /// The names of disabled offloads.
     #[serde(default)]
     pub without: Vec<String>,
-    /// Where metrics are read, if anywhere.
+    /// The address of the metrics, if any.
     #[serde(default)]
     pub metrics: Option<SocketAddr>,
 }
 
-/// The part of a machine.
+/// The role of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// It has the coordinator.
+    /// It runs the coordinator.
     First,
     /// It has joined.
     Joined {
-        /// Where the coordinator listens.
+        /// The address of the coordinator.
         coordinator: SocketAddr,
     },
 }
 
-/// The folder, which is this process' as long as this lives.
+/// The state directory, locked by this process while this value lives.
 pub struct Folder {
     path: PathBuf,
     _lock: File,
 }
 
 impl Folder {
-    /// Takes the folder at `path`, which is made if it is not there.
+    /// Locks the directory at `path`, and creates it if necessary.
     pub fn take(path: PathBuf) -> Result<Self> {
         let lock = private::lock::take(&path, PATIENCE).map_err(|error| in_folder(&path, error))?;
         let lock = lock.ok_or_else(|| {
             Failure::new(
-                format!("another `transhume net up` runs with the state in {}", path.display()),
-                "end that one first, or choose another folder with `--state`",
+                format!("another `transhume net up` uses the state directory {}", path.display()),
+                "stop it first, or choose another directory with `--state`",
             )
         })?;
         Ok(Self { path, _lock: lock })
     }
 
-    /// Where certificates and keys are.
+    /// The directory of certificates and keys.
     pub fn pki(&self) -> PathBuf {
         self.path.join("pki")
     }
 
-    /// Where the daemon `name` remembers things.
+    /// The state directory of the daemon `name`.
     pub fn of_daemon(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
@@ -97,7 +97,7 @@ impl Folder {
         self.path.join("settings.json")
     }
 
-    /// How this machine has joined, if it has.
+    /// The settings, if the machine has joined.
     pub fn settings(&self) -> Result<Option<Settings>> {
         if !self.pki().exists() {
             return Ok(None);
@@ -107,10 +107,7 @@ impl Folder {
         read.map(Some).map_err(|error| {
             Failure::new(
                 format!("{}: {error}", file.display()),
-                format!(
-                    "`rm -r {}` forgets how this machine has joined; then join anew",
-                    self.path.display()
-                ),
+                format!("delete the state with `rm -r {}`, then join again", self.path.display()),
             )
         })
     }
@@ -119,32 +116,32 @@ impl Folder {
         self.pki().join("removed")
     }
 
-    /// Notes that the network does not want this machine any more, as it is known by its key now: the coordinator's words.
+    /// Records that the network has removed this machine, with the coordinator's reason.
     pub fn note_removal(&self, reason: &str) -> Result<()> {
         let noted = private::replace_durably(&self.removal_file(), reason.as_bytes());
         noted.map_err(|error| in_folder(&self.path, error))
     }
 
-    /// That it was removed, if it was.
+    /// The recorded removal, if any.
     pub fn removal(&self) -> Option<Failure> {
         let reason = fs::read_to_string(self.removal_file()).ok()?;
         let (what, help) = split_reason(&reason);
         Some(api::Failure::new(what, help.unwrap_or_default()).into())
     }
 
-    /// Notes how this machine takes part.
+    /// Writes the settings.
     pub fn note(&self, settings: &Settings) -> Result<()> {
         let text = serde_json::to_vec(settings).map_err(io::Error::from)?;
         private::replace_durably(&self.settings_file(), &text).map_err(|error| in_folder(&self.path, error))
     }
 
-    /// By what the authority is known that has issued this machine's certificate.
+    /// The fingerprint of the authority that issued this machine's certificate.
     pub fn authority(&self) -> Result<Fingerprint> {
         let pem = pki::authority(&self.pki()).map_err(failed)?;
         pki::fingerprint(&pem).map_err(|error| Failure::new(format!("authority.pem: {error}"), ""))
     }
 
-    /// Makes this machine the first of a new network.
+    /// Creates a new network with this machine as the first.
     pub fn found(&self, settings: &Settings) -> Result<()> {
         self.complete(settings, |pki| {
             pki::create_authority(pki)?;
@@ -153,18 +150,18 @@ impl Folder {
         })
     }
 
-    /// Lets this machine join by `token`.
+    /// Joins a network with `token`.
     pub async fn join(&self, settings: &Settings, token: &JoinToken) -> Result<()> {
         let key = self.join_key()?;
         let request = pki::signing_request(&key, &settings.name).map_err(failed)?;
         let certificates = enrol::enrol(token, request).await.map_err(explain)?;
         self.complete(settings, |pki| pki::install(pki, &settings.name, &key, &certificates))?;
-        // Its copy is in use.
+        // The new certificate is in use.
         let _removed = fs::remove_file(self.join_key_file());
         Ok(())
     }
 
-    /// The key to ask with. It stays the same until an answer has come: who asks with another one is somebody else.
+    /// The key of the join request. It stays the same until an answer has come: with another key, the coordinator would see another machine.
     fn join_key(&self) -> Result<String> {
         let file = self.join_key_file();
         if let Ok(key) = fs::read_to_string(&file)
@@ -181,7 +178,7 @@ impl Folder {
         self.path.join("join.key")
     }
 
-    /// Has `fill` write certificates and keys. They get their place when all else is there.
+    /// Has `fill` write certificates and keys to a temporary directory, and renames it when everything else is complete.
     fn complete(
         &self,
         settings: &Settings,
@@ -189,7 +186,7 @@ impl Folder {
     ) -> Result<()> {
         let (fresh, old) = (self.path.join("pki.new"), self.path.join("pki.old"));
         let failed_io = |error| in_folder(&self.path, error);
-        // One that was killed may have left them.
+        // A killed process may have left these directories.
         discard(&fresh).and_then(|()| discard(&old)).map_err(failed_io)?;
         private::directory(&fresh).map_err(failed_io)?;
         fill(&fresh).map_err(failed)?;
@@ -208,7 +205,7 @@ impl Folder {
     }
 }
 
-/// Removes a folder, if it is there.
+/// Deletes a directory, if it exists.
 fn discard(folder: &Path) -> io::Result<()> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -216,14 +213,14 @@ fn discard(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Fails unless certificate and key belong together.
+/// Checks that certificate and key match.
 fn usable(pki: &Path, name: &str) -> Result<()> {
     let identity = Identity::load(pki, name).map_err(failed)?;
     let endpoint = Endpoint::new(identity);
-    endpoint.map(drop).map_err(|error| Failure::new(format!("the certificate cannot be used: {error}"), ""))
+    endpoint.map(drop).map_err(|error| Failure::new(format!("the certificate is not usable: {error}"), ""))
 }
 
-/// Has what is in a folder on the disk.
+/// Writes a directory's contents to disk.
 fn sync(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         File::open(entry?.path())?.sync_all()?;
@@ -233,8 +230,8 @@ fn sync(folder: &Path) -> io::Result<()> {
 
 fn in_folder(path: &Path, error: io::Error) -> Failure {
     let help = match error.kind() {
-        io::ErrorKind::PermissionDenied => "choose another folder with `--state`",
-        _ => "see that there is room, or choose another folder with `--state`",
+        io::ErrorKind::PermissionDenied => "choose another directory with `--state`",
+        _ => "check the free space, or choose another directory with `--state`",
     };
     Failure::new(format!("{}: {error}", path.display()), help)
 }
@@ -247,15 +244,16 @@ fn failed(error: PkiError) -> Failure {
     Failure::new(error.to_string(), help)
 }
 
-/// Why this machine cannot join, with the way out.
+/// Why this machine cannot join, with the remedy.
 fn explain(error: EnrolError) -> Failure {
     let help = match &error {
         EnrolError::Silent(address, _) => format!(
-            "see that `transhume net up` runs there, and that no firewall keeps TCP port {} from this machine",
+            "check that `transhume net up` runs there and that no firewall blocks TCP port {}",
             address.port()
         ),
         EnrolError::Stranger(..) => {
-            "take the token that `transhume net token` prints there; one of a network that is no more is of no use".into()
+            "use a new token from `transhume net token` on that machine; the token may be from an old network"
+                .into()
         }
         EnrolError::Refused(reason) => {
             let (what, help) = split_reason(reason);
@@ -306,7 +304,7 @@ mod tests {
         assert_eq!(folder.settings().unwrap(), None);
         folder.found(&settings()).unwrap();
         let other = private::lock::try_take(&directory.path().join("net"));
-        assert!(other.unwrap().is_none(), "one has it at a time");
+        assert!(other.unwrap().is_none(), "only one process may lock it");
         drop(folder);
         let folder = Folder::take(directory.path().join("net")).unwrap();
         assert_eq!(folder.settings().unwrap(), Some(settings()));
@@ -316,7 +314,7 @@ mod tests {
     #[test]
     fn what_one_has_left_that_was_killed_is_no_network() {
         let (_directory, folder) = folder();
-        // Killed after some certificates, and after the settings.
+        // A process killed after it wrote some certificates, and one killed after it wrote the settings.
         private::directory(&folder.path.join("pki.new")).unwrap();
         pki::create_authority(&folder.path.join("pki.new")).unwrap();
         folder.note(&settings()).unwrap();
@@ -340,12 +338,12 @@ mod tests {
         let (directory, folder) = folder();
         folder.found(&settings()).unwrap();
         assert!(folder.removal().is_none());
-        folder.note_removal("the host `a` was removed\njoin again").unwrap();
+        folder.note_removal("host `a` was removed\njoin again").unwrap();
         drop(folder);
         let folder = Folder::take(directory.path().join("net")).unwrap();
         let removal = folder.removal().unwrap().to_string();
-        assert_eq!(removal, "transhume: the host `a` was removed\n  join again");
-        // One that was killed has left it.
+        assert_eq!(removal, "transhume: host `a` was removed\n  join again");
+        // Remains of a killed process.
         fs::create_dir(folder.path.join("pki.old")).unwrap();
         fs::write(folder.path.join("pki.old/a.pem"), "").unwrap();
         let before = fs::read(folder.pki().join("a.key")).unwrap();

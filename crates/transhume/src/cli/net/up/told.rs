@@ -1,4 +1,4 @@
-//! What `transhume net up` tells its user.
+//! Messages of `transhume net up` to its user.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -7,19 +7,19 @@ use serde::Serialize;
 
 use crate::output;
 
-/// Something that the user is told, in words or as a line of JSON.
+/// A message, as text or as a JSON line.
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Told<'a> {
     /// The coordinator does not answer.
     Waiting { coordinator: SocketAddr, reason: &'a str },
-    /// The machine takes part.
+    /// The machine has joined.
     Joined { name: &'a str },
-    /// The network device is there.
+    /// The network device exists.
     Device { name: &'a str, address: Option<&'a str> },
-    /// With this others can join.
+    /// A token for other machines.
     Token { token: &'a str, join: String },
-    /// The coordinator is lost, and waited for.
+    /// The connection to the coordinator was lost; the node reconnects.
     Lost { coordinator: SocketAddr },
 }
 
@@ -31,28 +31,28 @@ impl fmt::Display for Told<'_> {
             }
             Self::Joined { name } => write!(f, "joined as `{name}`"),
             Self::Device { name, address: Some(address) } => {
-                write!(f, "network device {name} is up, with the address {address}")
+                write!(f, "network device {name} is up, with address {address}")
             }
             Self::Device { name, address: None } => write!(f, "network device {name} is up"),
             Self::Token { join, .. } => {
-                write!(f, "on other machines run, within 24 hours:\n    {join}")?;
+                write!(f, "to join other machines, run there within 24 hours:\n    {join}")?;
                 f.write_str("\n(`transhume net token` prints another token)")
             }
             Self::Lost { coordinator } => {
-                write!(f, "the connection to the coordinator at {coordinator} is lost, and made again")
+                write!(f, "connection to the coordinator at {coordinator} lost, reconnecting")
             }
         }
     }
 }
 
 impl Told<'_> {
-    /// Tells it. That nobody listens any more is no reason to end.
+    /// Prints the message. A closed output is not an error.
     pub fn tell(&self, json: bool) {
         let _unheard = if json { output::json(self) } else { output::line(&self.to_string()) };
     }
 }
 
-/// The command by which another machine joins. `address` is this machine's, with its prefix.
+/// The command with which another machine joins. `address` is this machine's, with its prefix.
 pub fn join_command(token: &str, address: Option<&str>) -> String {
     let address = match address {
         Some(address) => format!(" --address {}", next(address).unwrap_or_else(|| "ADDRESS/PREFIX".into())),
@@ -61,7 +61,7 @@ pub fn join_command(token: &str, address: Option<&str>) -> String {
     format!("transhume net up --join {token}{address}")
 }
 
-/// The address after `address` in the same network, if it is a machine's.
+/// The next address in the same network, if it is a host address.
 fn next(address: &str) -> Option<String> {
     let (address, prefix) = address.split_once('/')?;
     let prefix: u32 = prefix.parse().ok()?;

@@ -1,4 +1,4 @@
-//! What an image says of its command, as the configuration of a container.
+//! Converts an image's configuration to that of a container.
 
 use oci_image::{Config, Source};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use super::absolute;
 use crate::WRONG_USAGE;
 use crate::failure::{Failure, Result};
 
-/// What the image says, and what the hosts need to know of it.
+/// The image's configuration, and the reference that hosts need.
 pub fn look(source: &Source) -> Result<(Config, api::ContainerImage)> {
     let source = match source {
         Source::Layout { directory, tag } => {
@@ -19,8 +19,8 @@ pub fn look(source: &Source) -> Result<(Config, api::ContainerImage)> {
     Ok((said, api::ContainerImage { source: source.to_string(), root: root.to_string() }))
 }
 
-/// `config` with the image's command, with `words` in place of its arguments if there are any, its environment, directory and
-/// user, unless another one is given.
+/// `config` with the image's command, environment, directory and user. `words` replace the image's arguments if
+/// there are any, and `other_user` keeps the user of `config`.
 pub fn apply(mut config: Value, said: &Config, words: &[String], other_user: bool) -> Result<Value> {
     let listed = |list: &Option<Vec<String>>| list.clone().unwrap_or_default();
     let end = if words.is_empty() { listed(&said.cmd) } else { words.to_vec() };
@@ -36,11 +36,11 @@ pub fn apply(mut config: Value, said: &Config, words: &[String], other_user: boo
     Ok(config)
 }
 
-/// Who `USER` or `USER:GROUP` are. Names are in a file of the image's, which is not unpacked here.
+/// Parses `USER` or `USER:GROUP`. Names are not resolved, because the image is not unpacked here.
 fn ids(user: &str) -> Result<(u32, u32)> {
     let named = || {
-        let what = format!("the image runs as `{user}`, which is a name");
-        Failure::new(what, "say the numbers, as the image's /etc/passwd has them: `--user UID:GID`")
+        let what = format!("the image's user `{user}` is a name, not a number");
+        Failure::new(what, "pass the numbers from the image's /etc/passwd: `--user UID:GID`")
             .with_code(WRONG_USAGE)
     };
     let id = |text: &str| match text {
