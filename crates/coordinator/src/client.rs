@@ -4,8 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use api::Event;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::time::timeout;
 
 /// How long a client may take to read an event.
@@ -18,15 +17,19 @@ pub struct User {
     pub group: u32,
 }
 
+/// What a client is heard with, and what it is told with: a socket, or what stands for one in a test.
+pub type Reader = BufReader<Box<dyn AsyncRead + Send + Unpin>>;
+pub type Writer = Box<dyn AsyncWrite + Send + Unpin>;
+
 /// The client that receives a request's events.
 pub struct Client {
-    reader: BufReader<OwnedReadHalf>,
-    writer: OwnedWriteHalf,
+    reader: Reader,
+    writer: Writer,
 }
 
 impl Client {
     /// The client that is heard with `reader` and told with `writer`.
-    pub fn new(reader: BufReader<OwnedReadHalf>, writer: OwnedWriteHalf) -> Self {
+    pub fn new(reader: Reader, writer: Writer) -> Self {
         Self { reader, writer }
     }
 
@@ -40,7 +43,7 @@ impl Client {
     }
 
     /// The two halves of the connection.
-    pub fn parts(&mut self) -> (&mut BufReader<OwnedReadHalf>, &mut OwnedWriteHalf) {
+    pub fn parts(&mut self) -> (&mut Reader, &mut Writer) {
         (&mut self.reader, &mut self.writer)
     }
 
@@ -61,7 +64,7 @@ mod tests {
     async fn a_client_that_closes_is_noticed() {
         let (near, far) = UnixStream::pair().unwrap();
         let (reader, writer) = near.into_split();
-        let mut client = Client { reader: BufReader::new(reader), writer };
+        let mut client = Client::new(BufReader::new(Box::new(reader)), Box::new(writer));
         assert!(timeout(Duration::from_millis(20), client.gone()).await.is_err());
         drop(far);
         timeout(Duration::from_secs(5), client.gone()).await.unwrap();

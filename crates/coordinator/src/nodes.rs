@@ -161,12 +161,12 @@ async fn take_place(
 
 /// A node that comes to be registered, unless its host was removed. If another node occupies the name, the reply is that node and its
 /// address.
-struct Enter {
-    cluster: Arc<Cluster>,
-    host: HostName,
-    peer: Peer,
-    link: NodeLink,
-    address: SocketAddr,
+pub struct Enter {
+    pub cluster: Arc<Cluster>,
+    pub host: HostName,
+    pub peer: Peer,
+    pub link: NodeLink,
+    pub address: SocketAddr,
 }
 
 impl Command for Enter {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use store::{Store, StoreError, StoreJournal};
+use store::{Journal, Store, StoreError, StoreJournal};
 
 use crate::admission::Enrolled;
 use crate::checkpoint::Checkpoints;
@@ -27,6 +27,14 @@ use crate::network::rollout::Rollout;
 /// # Errors
 /// If the store cannot be read.
 pub fn open(path: &Path) -> Result<Arc<Cluster>, StoreError> {
+    open_with(path, StoreJournal::start)
+}
+
+/// The same with another `journal` from now on.
+pub fn open_with<J: Journal>(
+    path: &Path,
+    journal: impl FnOnce(Store) -> Result<J, StoreError>,
+) -> Result<Arc<Cluster>, StoreError> {
     let store = Store::open(path)?;
     let log = Log::open(&path.with_file_name("events.redb"))?;
     let snapshot = store.load()?;
@@ -54,5 +62,5 @@ pub fn open(path: &Path) -> Result<Arc<Cluster>, StoreError> {
         state.add(Misbehaviour::default());
         events::catch_up(state)
     };
-    Cluster::start(snapshot, StoreJournal::start(store)?, log, add)
+    Cluster::start(snapshot, journal(store)?, log, add)
 }

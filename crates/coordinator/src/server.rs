@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{Event, Failure, MAX_LINE, Request};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -93,9 +93,10 @@ async fn serve(cluster: &Arc<Cluster>, stream: UnixStream) -> io::Result<()> {
     let user = User { user: credentials.uid(), group: credentials.gid() };
     let (reader, writer) = stream.into_split();
     let mut line = String::new();
+    let reader: Box<dyn AsyncRead + Send + Unpin> = Box::new(reader);
     let mut reader = BufReader::new(reader).take(MAX_LINE as u64 + 1);
     timeout(CLIENT_LIMIT, reader.read_line(&mut line)).await??;
-    let mut client = Client::new(reader.into_inner(), writer);
+    let mut client = Client::new(reader.into_inner(), Box::new(writer));
     match api::from_line::<Request>(&line) {
         Ok(request) => requests::fulfil(cluster, request, user, &mut client).await,
         Err(error) => {

@@ -1,3 +1,5 @@
 //! What the tests of several modules share.
 
+pub mod held;
 pub mod played;
+mod thousand;

@@ -154,6 +154,34 @@ pub fn open<O, I>(stream: Stream) -> (Outbox<O>, Inbox<I>) {
     (outbox, inbox)
 }
 
+/// What was sent by an outbox that has no connection.
+#[derive(Debug)]
+pub struct Sent<M> {
+    waiting: mpsc::Receiver<Waiting>,
+    messages: PhantomData<fn() -> M>,
+}
+
+/// An outbox without a connection, for what runs without sockets.
+#[must_use]
+pub fn in_memory<M>() -> (Outbox<M>, Sent<M>) {
+    let (queue, waiting) = mpsc::channel(QUEUE);
+    let outbox = Outbox { queue, turns: Arc::new(Semaphore::new(MOST_IN_TURN)), messages: PhantomData };
+    (outbox, Sent { waiting, messages: PhantomData })
+}
+
+impl<M: DeserializeOwned> Sent<M> {
+    /// Drops what was sent so far, unread.
+    pub fn clear(&mut self) {
+        while self.waiting.try_recv().is_ok() {}
+    }
+
+    /// The next message, if one was sent.
+    pub fn next(&mut self) -> Option<M> {
+        let (message, _turn) = self.waiting.try_recv().ok()?;
+        frame::decode(&message).ok()
+    }
+}
+
 async fn write(mut waiting: mpsc::Receiver<Waiting>, stream: WriteHalf<Stream>) -> io::Result<()> {
     let mut stream = BufWriter::with_capacity(64 * 1024, stream);
     loop {

@@ -83,7 +83,7 @@ impl From<Record> for Change {
 
 /// A [`Store`] that a thread of its own writes, so that a sync of the disk keeps no other thread waiting.
 pub struct StoreJournal {
-    orders: Option<mpsc::UnboundedSender<(Order, oneshot::Sender<Result<(), StoreError>>)>>,
+    orders: Option<mpsc::UnboundedSender<(Order, Done)>>,
     writer: Option<JoinHandle<()>>,
 }
 
@@ -94,6 +94,9 @@ impl Drop for StoreJournal {
         let _panicked = self.writer.take().map(JoinHandle::join);
     }
 }
+
+/// Where the notice of an order goes.
+type Done = oneshot::Sender<Result<(), StoreError>>;
 
 enum Order {
     Ready,
@@ -124,8 +127,10 @@ impl StoreJournal {
 
     fn order(&self, order: Order) -> Notice<()> {
         let (notice, done) = oneshot::channel();
-        // If it is not taken, nor is the notice given.
-        let _ = self.orders.as_ref().map(|orders| orders.send((order, notice)));
+        if let Some(orders) = &self.orders {
+            // If it is not taken, nor is the notice given.
+            let _ = orders.send((order, notice));
+        }
         Box::pin(async move { done.await.unwrap_or(Err(StoreError::Gone)) })
     }
 }

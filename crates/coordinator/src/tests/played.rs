@@ -122,7 +122,7 @@ impl World {
 
     /// Adds an instance.
     pub async fn add(&self, vid: Vid, instance: Instance) {
-        self.cluster.run(Add(vid, instance)).await;
+        self.cluster.run(Add { vid, instance, is_started: false }).await;
     }
 
     /// Closes the connection of the node of `host`.
@@ -258,15 +258,21 @@ impl Played {
     }
 }
 
-/// An instance that comes to be known as if a user had started it, and whose host has not confirmed that.
-struct Add(Vid, Instance);
+/// An instance that comes to be known as if a user had started it. Unless it `is_started`, its host has not confirmed that.
+pub struct Add {
+    pub vid: Vid,
+    pub instance: Instance,
+    pub is_started: bool,
+}
 
 impl Command for Add {
     type Reply = ();
 
     async fn run(self, owner: &mut Owner) {
-        let Self(vid, instance) = self;
-        owner.edit(|state| state.get_mut::<Lifecycle>().starts(vid));
+        let Self { vid, instance, is_started } = self;
+        if !is_started {
+            owner.edit(|state| state.get_mut::<Lifecycle>().starts(vid));
+        }
         let outputs = owner.decide(|machine, _| machine.add_instance(vid, instance)).unwrap();
         owner.perform(outputs).await;
     }

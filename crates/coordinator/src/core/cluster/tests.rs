@@ -1,45 +1,10 @@
-use std::sync::Mutex;
-
 use fabric::{Epoch, FabricId, Vid};
 use moves::journal::Instance;
 use moves::placement::Placement;
-use store::{Change, Notice};
-use tokio::sync::Semaphore;
 use tokio::task::yield_now;
 
 use super::*;
-
-/// A journal in memory whose notices the test gives.
-#[derive(Clone)]
-struct Held {
-    notices: Arc<Semaphore>,
-    changes: Arc<Mutex<Vec<Change>>>,
-    is_failing: bool,
-}
-
-impl Held {
-    fn new(notices: usize, is_failing: bool) -> Self {
-        Self { notices: Arc::new(Semaphore::new(notices)), changes: Arc::default(), is_failing }
-    }
-}
-
-impl Journal for Held {
-    fn ready(&self) -> Notice<()> {
-        Box::pin(async { Ok(()) })
-    }
-
-    fn append(&self, change: Change) -> Notice<()> {
-        let held = self.clone();
-        Box::pin(async move {
-            held.notices.acquire().await.unwrap().forget();
-            if held.is_failing {
-                return Err(StoreError::Gone);
-            }
-            held.changes.lock().unwrap().push(change);
-            Ok(())
-        })
-    }
-}
+use crate::tests::held::Held;
 
 fn start(journal: &Held) -> (tempfile::TempDir, Arc<Cluster>) {
     let directory = tempfile::tempdir().unwrap();
@@ -90,12 +55,12 @@ async fn a_view_shows_a_decision_only_after_its_notice_and_commands_keep_their_o
     // The owner waits, and readers do not wait for it.
     assert_eq!(instances(&cluster), 0);
     for (number, one) in adding.into_iter().enumerate() {
-        journal.notices.add_permits(1);
+        journal.give(1);
         one.await.unwrap().unwrap();
         assert_eq!(instances(&cluster), number + 1);
     }
     let vids: Vec<_> = cluster.view().snapshot().instances.keys().map(|vid| vid.lid()).collect();
-    assert_eq!((vids, journal.changes.lock().unwrap().len()), (vec![1, 2], 2));
+    assert_eq!((vids, journal.changes().len()), (vec![1, 2], 2));
 }
 
 #[tokio::test]
