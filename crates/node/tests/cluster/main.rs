@@ -20,7 +20,7 @@ use api::{
     Request, RunRequest, State,
 };
 use coordinator::CoordinatorOptions;
-use engine::{FakeEngine, Handle, IMAGES, World};
+use engine::{FakeEngine, IMAGES, World};
 use fabric::attach::OutputStream;
 use fabric::directory::{self, Entry};
 use fabric::{Epoch, FabricId};
@@ -104,7 +104,7 @@ impl Cluster {
             offloads: Offloads::ALL,
             pki: self.directory.path().join("pki"),
             state: self.directory.path().join(HOSTS[host]),
-            engine: Some(Box::new(Handle(self.engines[host].clone()))),
+            engines: vec![self.engines[host].clone()],
             start_patience: Duration::ZERO,
             move_bandwidth: None,
             nics: Nics::default(),
