@@ -8,23 +8,23 @@ use crate::{Event, ExecLine, LineError, MAX_LINE, Request, from_line, to_line};
 /// Why a request got no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens on the socket.
+    /// No coordinator listens on the socket.
     #[error("no coordinator listens on {}", .0.display())]
     NotRunning(PathBuf),
-    /// The socket is another user's.
-    #[error("{} may be opened by its owner only", .0.display())]
+    /// The socket belongs to another user.
+    #[error("only the owner of {} may open it", .0.display())]
     NotAllowed(PathBuf),
-    /// No socket can have this path.
-    #[error("{} can be no socket: its path is longer than 107 bytes", .0.display())]
+    /// The path is too long for a socket.
+    #[error("the socket path {} is longer than 107 bytes", .0.display())]
     TooLong(PathBuf),
     /// The coordinator ended or closed the connection before its last event.
-    #[error("the coordinator closed the connection before it had answered")]
+    #[error("the coordinator closed the connection before it answered")]
     Closed,
     /// The request is too long for a line.
     #[error("the request is too long")]
     Request(#[source] LineError),
-    /// A line that is too long or not understood.
-    #[error("a line from the coordinator is not understood: is it of the same version?")]
+    /// A line that is too long or malformed.
+    #[error("cannot parse a line from the coordinator; use the same release for both")]
     Line(#[from] LineError),
     /// The connection failed.
     #[error("the connection to the coordinator failed")]
@@ -32,13 +32,13 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// Whether the coordinator has gone away, so that another one may answer the same request later.
+    /// Whether the connection was lost, so that a restarted coordinator may answer the same request.
     #[must_use]
     pub fn is_loss(&self) -> bool {
         matches!(self, Self::NotRunning(_) | Self::Closed) || self.is_break()
     }
 
-    /// Whether the coordinator was there, and ended before it had taken the request.
+    /// Whether the coordinator ended before it had read the request.
     #[must_use]
     pub fn is_break(&self) -> bool {
         let Self::Io(error) = self else { return false };
@@ -64,7 +64,7 @@ impl Client {
         Ok(Self { reader: BufReader::new(stream) })
     }
 
-    /// The last event of the answer to `request`; the others are dropped.
+    /// Sends `request` and returns the last event of the answer; the other events are dropped.
     ///
     /// # Errors
     /// As [`Self::send`] and [`Self::next_event`].
@@ -78,7 +78,7 @@ impl Client {
         }
     }
 
-    /// Who says more on the same connection.
+    /// A handle that sends further lines on the same connection.
     ///
     /// # Errors
     /// If there are too many descriptors.
@@ -86,7 +86,7 @@ impl Client {
         Ok(Speaker { stream: self.reader.get_ref().try_clone()? })
     }
 
-    /// Lets [`Self::next_event`] fail with [`ErrorKind::WouldBlock`] after `limit`.
+    /// Makes [`Self::next_event`] fail with [`ErrorKind::WouldBlock`] after `limit`.
     ///
     /// # Errors
     /// `InvalidInput` if `limit` is zero.
@@ -94,7 +94,7 @@ impl Client {
         self.reader.get_ref().set_read_timeout(limit)
     }
 
-    /// The next event; it blocks until there is one. Nothing follows the last one.
+    /// The next event; blocks until it arrives. Nothing follows the last event.
     ///
     /// # Errors
     /// [`ClientError::Closed`], [`ClientError::Line`], and those of the connection.
@@ -110,14 +110,14 @@ impl Client {
     }
 }
 
-/// Says more to the coordinator, after a request that wants it.
+/// Sends further lines to the coordinator after a request that expects them.
 #[derive(Debug)]
 pub struct Speaker {
     stream: UnixStream,
 }
 
 impl Speaker {
-    /// Sends a line, whole.
+    /// Sends a complete line.
     ///
     /// # Errors
     /// If it is too long, and those of the connection.
@@ -131,7 +131,7 @@ fn not_connected(socket: &Path, error: io::Error) -> ClientError {
     match error.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => ClientError::NotRunning(socket.to_owned()),
         ErrorKind::PermissionDenied => ClientError::NotAllowed(socket.to_owned()),
-        // What the standard library makes of a path that does not fit into an address.
+        // The standard library's error for a path that does not fit into an address.
         ErrorKind::InvalidInput => ClientError::TooLong(socket.to_owned()),
         _ => ClientError::Io(error),
     }

@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct Failure {
-    /// What is wrong, naming the thing.
+    /// What is wrong; names the thing.
     pub message: String,
-    /// What the user can do about it. Its name in JSON is older.
+    /// What the user can do about it. The JSON field keeps its older name, `help`.
     #[serde(rename = "help")]
     pub remedy: String,
 }

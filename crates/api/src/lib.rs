@@ -1,11 +1,11 @@
-//! What the command line and the coordinator say to each other.
+//! The protocol between the command line and the coordinator.
 //!
 //! The coordinator listens on a Unix socket ([`DEFAULT_SOCKET`]) that only its owner can open. A
-//! connection carries one [`Request`] and the [`Event`]s that answer it, each a line of JSON. The
-//! last event is the one of which [`Event::is_last`] is true, and then the connection ends.
-//! A client keeps its side open until then. Closing it early changes nothing at the coordinator: a move is ended
-//! by [`Request::Cancel`]. Only after [`Request::Exec`] does a client say more ([`ExecLine`]), and end something by closing. A
-//! coordinator that dies closes all connections; to the next one a client says how far it was: [`Position`] in output, the
+//! connection carries one [`Request`] and the [`Event`]s that answer it, each as a line of JSON. The
+//! last event is the one for which [`Event::is_last`] holds; then the coordinator closes the connection.
+//! A client keeps its side open until then. Closing it early does not end the operation: a move, for example, is ended
+//! by [`Request::Cancel`]. Only [`Request::Exec`] is followed by further lines of the client ([`ExecLine`]), and ends when the client closes. A
+//! coordinator that fails closes all connections; the client then resumes with the next one, from a [`Position`] in output or by the
 //! number of a move.
 //!
 //! ```text
@@ -50,10 +50,10 @@ pub use words::in_words;
 use fabric::attach::OutputStream;
 use serde::{Deserialize, Serialize};
 
-/// Where the coordinator listens if nothing else is said.
+/// The default socket of the coordinator.
 pub const DEFAULT_SOCKET: &str = "/run/transhume/coordinator.sock";
 
-/// The environment variable that names another socket.
+/// The environment variable that selects another socket.
 pub const SOCKET_VARIABLE: &str = "TRANSHUME_SOCKET";
 
 /// Part of the answer to a request.
@@ -79,52 +79,52 @@ pub enum Event {
         /// The MACs.
         macs: Vec<NetMac>,
     },
-    /// Some of what came in at a host; for [`Request::Matrix`], the most first.
+    /// Flows that entered the overlay at a host; for [`Request::Matrix`], the largest first.
     NetFlows {
         /// The host.
         host: String,
-        /// From whom to whom, and how much.
+        /// Traffic between pairs of MACs.
         flows: Vec<NetFlow>,
     },
-    /// Hosts that have not answered, if there are any: what they know is missing; for [`Request::Macs`] and [`Request::Matrix`],
-    /// after all others.
+    /// Hosts that have not answered, if any: their entries are missing; for [`Request::Macs`] and [`Request::Matrix`], after all
+    /// other events.
     NetUnanswered {
         /// The hosts, in the order of names.
         hosts: Vec<String>,
     },
-    /// Links are laid: the last answer to [`NetChange::Lay`], [`NetChange::AddLink`] and [`NetChange::RemoveLink`].
+    /// The topology has changed: the last answer to [`NetChange::Lay`], [`NetChange::AddLink`] and [`NetChange::RemoveLink`].
     NetLaid(NetLaid),
-    /// A device is plugged in: the last answer to [`NetChange::Attach`].
+    /// A device is attached: the last answer to [`NetChange::Attach`].
     NetAttached {
         /// Its MAC.
         mac: String,
-        /// Its MTU in bytes, but for a proxy's.
+        /// Its MTU in bytes; none for a proxy.
         mtu_bytes: Option<u32>,
-        /// Whether it was there before.
+        /// Whether it is an existing TAP that was adopted.
         adopted: bool,
     },
     /// A station's device has moved: the last answer to [`NetChange::Move`].
     NetMoved {
-        /// How long it carried nothing, in microseconds.
+        /// The blackout, in microseconds.
         pause_us: u64,
     },
-    /// A device of a host that is away is the overlay's no more, and is taken away there when the host is back: the last answer to
+    /// A device of an unreachable host is detached, and the host removes it when it reconnects: the last answer to
     /// [`NetChange::Detach`].
     NetForgotten,
     /// The last answer to [`Request::NewToken`].
     Token {
         /// Its number, for [`Request::RevokeToken`].
         id: u64,
-        /// One word; whoever has it can join.
+        /// The token; anyone who has it can join.
         token: String,
-        /// For how many seconds, from now on.
+        /// Its lifetime in seconds.
         lifetime_s: u64,
     },
-    /// The last answer to [`Request::Tokens`], in the order in which they were made.
+    /// The last answer to [`Request::Tokens`], in the order of creation.
     Tokens(Vec<Token>),
-    /// The last answer to [`Request::RevokeToken`]: how it is now.
+    /// The last answer to [`Request::RevokeToken`]: the token's new state.
     TokenRevoked(Token),
-    /// The last answer to [`Request::RemoveHost`]: the coordinator and all nodes that could be told accept the host no more.
+    /// The last answer to [`Request::RemoveHost`]: the coordinator and all reachable nodes reject the host.
     HostRemoved(HostRemoved),
     /// A move has begun: the first answer to [`Request::Move`].
     Begun {
@@ -138,58 +138,58 @@ pub enum Event {
         /// Microseconds since the move began.
         at_us: u64,
     },
-    /// Memory goes to the destination while the instance runs. Said some times a second.
+    /// Pre-copy progress, sent several times per second.
     Copying(Copying),
-    /// How far the instance, which runs, has all its memory.
+    /// Progress of fetching memory after post-copy.
     Fetching(Fetching),
-    /// Bytes of the instance's image that have arrived at the destination.
+    /// Bytes of the image files that have arrived at the destination.
     Transferred {
         /// So far.
         bytes: u64,
-        /// In all, once the dump has ended.
+        /// Total bytes, known once the dump has ended.
         total: Option<u64>,
     },
-    /// A move, and what waits for its end, cannot go on before a host has answered. Said again every few seconds as long as that lasts.
+    /// A move, or an operation that waits for it, waits for a host. Repeated every few seconds while that lasts.
     Waiting {
         /// The host.
         host: String,
-        /// What is known about it, in words.
+        /// The known cause, as text.
         why: String,
-        /// What becomes of the move, in words.
+        /// What will happen to the move, as text.
         outlook: String,
     },
-    /// What stands in the way of a move. Empty if it can be made: the last answer to a dry run.
+    /// The blockers of a move: the last answer to a dry run. Empty if the move is possible.
     Checked {
-        /// Each obstacle in words, with the way out.
+        /// Each blocker with its remedy.
         obstacles: Vec<Failure>,
     },
-    /// The last answer to [`Request::Move`] and [`Request::FollowMove`]: it was made, or was not.
+    /// The last answer to [`Request::Move`] and [`Request::FollowMove`]: the move has ended, successfully or not.
     Moved(Box<MoveReport>),
     /// The first answer to [`Request::Drain`].
     Draining {
-        /// How many instances there are on the host.
+        /// Number of instances on the host.
         instances: u32,
     },
-    /// One of the moves of a drain, or of a group, was made, or was not. A drain then tries another host.
+    /// A move of a drain, or of a group, has ended, successfully or not. After a failed move, a drain tries another host.
     MoveOver(Box<MoveReport>),
-    /// What a drain has still to do, after each of its moves.
+    /// The remaining work of a drain, after each of its moves.
     Remaining {
-        /// How many instances are on the host.
+        /// Number of instances on the host.
         instances: u32,
-        /// How long their moves will take by what the last moves have taken, in microseconds; nothing, if that cannot be said.
+        /// Estimated duration of their moves, in microseconds; none if past moves allow no estimate.
         time_us: Option<u64>,
     },
-    /// Nothing is left that could be moved: the last answer to [`Request::Drain`].
+    /// No instance is left that can move: the last answer to [`Request::Drain`].
     Drained(DrainReport),
-    /// What would be done: the last answer to a dry run of a drain, in the order in which it would be, or of a group's move, in the order of
+    /// The planned moves: the last answer to a dry run of a drain, in the order of execution, or of a group's move, in the order of
     /// names.
     Plan(Vec<PlannedMove>),
-    /// Moves have begun that are made together: the first answer to [`Request::MoveGroup`].
+    /// The moves of a group have begun: the first answer to [`Request::MoveGroup`].
     GroupBegun {
-        /// In the order of their numbers; none, if there is nothing to move.
+        /// In the order of their numbers; empty if there is nothing to move.
         moves: Vec<GroupMove>,
     },
-    /// One of the event log, in the order of numbers; for [`Request::Events`].
+    /// An entry of the event log, in the order of numbers; for [`Request::Events`].
     Logged(Box<LoggedEvent>),
     /// The move is being rolled back: the first answer to [`Request::Cancel`].
     Cancelling,
@@ -200,16 +200,16 @@ pub enum Event {
         /// What it wrote.
         #[serde(flatten)]
         bytes: Bytes,
-        /// Where it ends, for [`Request::Logs`].
+        /// The position after it, for [`Request::Logs`].
         position: Position,
     },
-    /// Output that comes before the next is not kept any more: the client took nothing for too long, or the node that kept it
-    /// has died.
+    /// Output before the next event was dropped, because the client read nothing for too long, or the node that stored it
+    /// has failed.
     Dropped {
-        /// In how many pieces the command wrote it; of those that are gone with a node that is not known.
+        /// Number of dropped pieces; unknown if they were lost with a node.
         pieces: Option<u64>,
     },
-    /// The command has ended, and what it has written last may be missing: for this reason its host could not be asked for it.
+    /// The command has ended, but its host could not be asked for its last output.
     Unread(Failure),
     /// Output of the command of [`Request::Exec`].
     Written {
@@ -219,12 +219,12 @@ pub enum Event {
         #[serde(flatten)]
         bytes: Bytes,
     },
-    /// The command of [`Request::Exec`] has been given so much of its input.
+    /// The command of [`Request::Exec`] has consumed this much input.
     InputTaken {
-        /// Since its begin.
+        /// Total bytes.
         bytes: u64,
     },
-    /// The last answer to [`Request::Logs`] without `follow`, to [`Request::Cancel`] when the instance runs on, to
+    /// The last answer to [`Request::Logs`] without `follow`, to [`Request::Cancel`] when the instance runs again, to
     /// [`Request::Kill`] when it has ended, to [`Request::MoveGroup`], to [`Request::Undrain`], to [`Request::Events`] without `follow`, and to [`NetChange::Detach`] when it
     /// is done.
     Done,

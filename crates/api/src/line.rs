@@ -4,14 +4,14 @@ use serde::de::DeserializeOwned;
 /// The longest line, in bytes with its end.
 pub const MAX_LINE: usize = 1024 * 1024;
 
-/// A line that is no message of this crate.
+/// A line that is not a message of this protocol.
 #[derive(Debug, thiserror::Error)]
 pub enum LineError {
     /// Longer than [`MAX_LINE`].
-    #[error("a line of {0} bytes; the limit is {MAX_LINE}")]
+    #[error("a line has {0} bytes; the limit is {MAX_LINE}")]
     TooLong(usize),
-    /// Not JSON, or no such request or event.
-    #[error("not understood")]
+    /// Not JSON, or an unknown request or event.
+    #[error("malformed")]
     Malformed(#[from] serde_json::Error),
 }
 
@@ -28,7 +28,7 @@ pub fn to_line<M: Serialize>(message: &M) -> Result<String, LineError> {
 /// The message in `line`, with or without its end.
 ///
 /// # Errors
-/// If the line is too long or not understood.
+/// If the line is too long or malformed.
 pub fn from_line<M: DeserializeOwned>(line: &str) -> Result<M, LineError> {
     if line.len() > MAX_LINE {
         return Err(LineError::TooLong(line.len()));

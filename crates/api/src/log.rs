@@ -6,7 +6,7 @@ use crate::network::NetSwitchedOff;
 /// An event of the coordinator's log: in JSON one object, with what happened as `event`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoggedEvent {
-    /// Its number: each has the one after that of the event before, also when the coordinator was restarted meanwhile.
+    /// Its number; numbers are consecutive, also across restarts of the coordinator.
     pub number: u64,
     /// When it happened by the coordinator's clock, in milliseconds since 1970.
     pub time_ms: u64,
@@ -33,12 +33,12 @@ pub enum Occurrence {
         /// The host.
         host: String,
     },
-    /// A user has taken a host's right to take part away.
+    /// A user has removed a host and revoked its certificate.
     HostRemoved {
         /// The host.
         host: String,
     },
-    /// An offload of a host was found to misbehave, and is used no more.
+    /// A host has switched off a failing offload.
     OffloadSwitchedOff {
         /// The host.
         host: String,
@@ -46,14 +46,14 @@ pub enum Occurrence {
         #[serde(flatten)]
         off: NetSwitchedOff,
     },
-    /// A host is to be drained: nothing is started on it from now on.
+    /// A drain of a host has begun; no instance starts on the host from now on.
     DrainBegan {
         /// The host.
         host: String,
         /// How many instances it has.
         instances: u32,
     },
-    /// A drain has nothing left that it could move.
+    /// A drain has moved all instances that can move.
     Drained {
         /// The host.
         host: String,
@@ -69,7 +69,7 @@ pub enum Occurrence {
         /// How many instances it has moved.
         moved: u32,
     },
-    /// Instances may be started on a host again.
+    /// A host was undrained.
     Undrained {
         /// The host.
         host: String,
@@ -99,7 +99,7 @@ pub enum Occurrence {
         /// As a shell reports it.
         code: i32,
     },
-    /// The kernel has ended processes of an instance for want of memory; told when that has ended, or has left the host.
+    /// The kernel has ended processes of an instance, because memory was exhausted; logged when the instance has ended or left the host.
     OutOfMemory {
         /// The instance.
         instance: String,
@@ -107,19 +107,19 @@ pub enum Occurrence {
         host: String,
         /// How many.
         processes: u64,
-        /// The instance's own limit in bytes, if it was that which was reached.
+        /// The instance's memory limit in bytes, if that was reached.
         limit_bytes: Option<u64>,
     },
-    /// An instance is gone, and nobody saw it end.
+    /// An instance is gone, and its exit was not observed.
     Lost {
         /// The instance.
         instance: String,
         /// Where it was.
         host: String,
-        /// What is known of it.
+        /// The known cause.
         reason: String,
     },
-    /// A move has begun, or a checkpoint or restore, which has the directory of its images in the place of a host.
+    /// A move has begun, or a checkpoint or restore, for which the directory of the images replaces a host.
     MoveBegan {
         /// The instance.
         instance: String,
@@ -129,7 +129,7 @@ pub enum Occurrence {
         to: String,
         /// The move's number.
         id: u64,
-        /// The group with which it moves together, if it does.
+        /// The group with which it moves, if any.
         group: Option<String>,
     },
     /// An instance has moved.
@@ -144,10 +144,10 @@ pub enum Occurrence {
         id: u64,
         /// The instance's epoch after it.
         epoch: Epoch,
-        /// What was measured; not known of a move during which the coordinator was restarted.
+        /// The measurements; none if the coordinator restarted during the move.
         figures: Option<MoveFigures>,
     },
-    /// An instance is saved in a checkpoint, and runs on.
+    /// An instance was saved in a checkpoint, and continues to run.
     Saved {
         /// The instance.
         instance: String,
@@ -157,10 +157,10 @@ pub enum Occurrence {
         directory: String,
         /// The move's number.
         id: u64,
-        /// What was measured; not known if the coordinator was restarted meanwhile.
+        /// The measurements; none if the coordinator restarted meanwhile.
         figures: Option<MoveFigures>,
     },
-    /// An instance runs again, from a checkpoint.
+    /// An instance was restored from a checkpoint.
     Restored {
         /// The instance.
         instance: String,
@@ -170,10 +170,10 @@ pub enum Occurrence {
         host: String,
         /// The move's number.
         id: u64,
-        /// What was measured; not known if the coordinator was restarted meanwhile.
+        /// The measurements; none if the coordinator restarted meanwhile.
         figures: Option<MoveFigures>,
     },
-    /// An instance was moved, and has ended since memory that it had left behind was lost.
+    /// An instance has moved, and has ended because memory that was still on its source was lost.
     EndedInMove {
         /// The instance.
         instance: String,
@@ -186,7 +186,7 @@ pub enum Occurrence {
         /// Why.
         reason: String,
     },
-    /// A move was given up: its instance runs on where it was, unless it has ended.
+    /// A move was rolled back: its instance continues to run on the source, unless it has ended.
     MoveRolledBack {
         /// The instance.
         instance: String,
@@ -198,24 +198,24 @@ pub enum Occurrence {
         id: u64,
         /// Why.
         reason: String,
-        /// What was measured; not known of a move during which the coordinator was restarted.
+        /// The measurements; none if the coordinator restarted during the move.
         figures: Option<MoveFigures>,
     },
 }
 
-/// What was measured of a move.
+/// Measurements of a move.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MoveFigures {
     /// From the request to the last phase's end, in microseconds.
     pub total_us: u64,
-    /// How long the instance did not run, in microseconds.
+    /// The blackout, in microseconds.
     pub blackout_us: u64,
-    /// The size of its image.
+    /// The size of its image files.
     pub image_bytes: u64,
-    /// What of it was sent while the instance ran.
+    /// The share that was sent by pre-copy.
     #[serde(default)]
     pub precopied_bytes: u64,
-    /// What was fetched after it ran again.
+    /// The bytes fetched after the resume.
     #[serde(default)]
     pub fetched_bytes: u64,
 }

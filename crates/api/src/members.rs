@@ -1,42 +1,42 @@
 use serde::{Deserialize, Serialize};
 
-/// A token by which machines can join, or could. The token itself is kept nowhere.
+/// A join token. The secret itself is not stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Token {
-    /// Its number: each has a higher one than those before.
+    /// Its number; numbers only increase.
     pub id: u64,
-    /// When it was made, in milliseconds since 1970; not known of those that a former release has made.
+    /// The time of creation, in milliseconds since 1970; unknown for tokens of an earlier release.
     pub made_ms: Option<u64>,
-    /// Until when it is good, by the coordinator's clock, if it is not revoked.
+    /// The end of its lifetime, by the coordinator's clock.
     pub expires_ms: u64,
-    /// Whether it is good.
+    /// Whether it is valid.
     pub state: TokenState,
-    /// The hosts that have joined by it, in the order of names. Any number can.
+    /// The hosts that have joined with it, in the order of names; their number is not limited.
     pub hosts: Vec<String>,
 }
 
-/// Whether machines can join by a token.
+/// The state of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TokenState {
-    /// They can.
+    /// It is valid.
     Good,
-    /// Its time is over.
+    /// Its lifetime is over.
     Expired,
-    /// A user has revoked it, or a host was removed that may know it.
+    /// A user has revoked it, or the removal of a host that may know it has.
     Revoked,
 }
 
-/// What was done to remove a host.
+/// The result of the removal of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostRemoved {
     /// The host.
     pub host: String,
-    /// The tokens that were good until then, and which the host may know: by these nobody joins any more.
+    /// The tokens that were valid until now and are revoked, because the host may know them.
     pub revoked_tokens: Vec<u64>,
-    /// The instances that are lost with it, in the order of names.
+    /// The instances that were lost with it, in the order of names.
     pub lost_instances: Vec<String>,
-    /// Hosts whose nodes have not said that they know of it, in the order of names. Those that are away believe the host's
-    /// certificate until they are connected again.
+    /// Hosts whose nodes have not confirmed the removal, in the order of names. An unreachable host accepts the removed host's
+    /// certificate until it reconnects.
     pub untold: Vec<String>,
 }

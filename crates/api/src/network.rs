@@ -1,47 +1,47 @@
-//! What the command line and the coordinator say to each other of the overlay.
+//! The part of the protocol that is about the overlay.
 
 use serde::{Deserialize, Serialize};
 
-/// What the command line changes of the overlay.
+/// A change of the overlay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NetChange {
-    /// Lays links anew between all hosts that are connected.
+    /// Lays out a new topology over all connected hosts.
     Lay {
-        /// How.
+        /// Its shape.
         shape: Shape,
-        /// The host to which others are linked that come later, and all of them in a star.
+        /// The center, to which later hosts are linked, and all hosts of a star.
         center: Option<String>,
-        /// Whether datagrams are not sealed, since nobody else has access to the ways.
+        /// Whether datagrams are not encrypted, because the network between the hosts is trusted.
         plain: bool,
     },
     /// Links two hosts.
     AddLink {
         /// The hosts.
         ends: [String; 2],
-        /// What the way over the link costs; 1 is the least.
+        /// The link's cost; at least 1.
         cost: u32,
-        /// Whether datagrams are not sealed, since nobody else has access to the way.
+        /// Whether datagrams are not encrypted, because the network between the hosts is trusted.
         plain: bool,
     },
-    /// Takes the link between two hosts away.
+    /// Removes the link between two hosts.
     RemoveLink {
         /// The hosts.
         ends: [String; 2],
     },
-    /// Makes a network device on a host, and plugs it in.
+    /// Attaches a network device of a host.
     Attach {
         /// The host.
         host: String,
         /// The device's name.
         device: String,
-        /// What it is for.
+        /// Its purpose.
         purpose: Purpose,
-        /// Its MAC; one is made up if there is none.
+        /// Its MAC; generated if there is none.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         mac: Option<String>,
     },
-    /// Takes such a device away.
+    /// Detaches a device.
     Detach {
         /// The host.
         host: String,
@@ -50,85 +50,85 @@ pub enum NetChange {
     },
     /// Moves a station's device to another host, with its MAC and address.
     Move {
-        /// The host where it is.
+        /// The source.
         host: String,
         /// The device's name.
         device: String,
-        /// The host where it is to be.
+        /// The destination.
         to: String,
     },
 }
 
-/// A station's MTU in bytes, if nothing else is said: what a datagram carries on most paths.
+/// The default MTU of a station in bytes: the payload of a datagram on most paths.
 pub const DEFAULT_MTU: u32 = 1400;
 
-/// What a network device is for.
+/// The purpose of a network device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Purpose {
-    /// It is a station's: the host's own, or an instance's.
+    /// A station: the host itself, or an instance.
     Station {
         /// Its address with its prefix, as `10.88.0.1/24`.
         address: Option<String>,
-        /// Its MTU, in bytes; else it is [`DEFAULT_MTU`], or that of a device that was there before.
+        /// Its MTU in bytes; the default is [`DEFAULT_MTU`], or the MTU of an adopted device.
         mtu: Option<u32>,
-        /// The network namespace of the host, by its name, in which the device is to be; else it is in the node's own.
+        /// The network namespace for the device; the default is the node's own.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         netns: Option<String>,
     },
-    /// It puts the overlay on the LAN of a bridge.
+    /// A proxy, which connects the overlay to the LAN of a bridge.
     Proxy {
         /// The bridge.
         bridge: String,
     },
 }
 
-/// How links are laid.
+/// The shape of a topology.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Shape {
-    /// All hosts to one.
+    /// All hosts linked to one.
     Star,
-    /// All hosts to all others.
+    /// All hosts linked to all others.
     Mesh,
-    /// Hosts as the corners of a hypercube.
+    /// Hosts linked as the corners of a hypercube.
     Hypercube,
 }
 
 /// The overlay as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Network {
-    /// Which topology it is; 0 if none was ever laid.
+    /// The version of the topology; 0 if none was ever laid out.
     pub version: u32,
-    /// Hosts that have not yet taken it. Until they have, or are waited for no more, the one before it is in use.
+    /// Hosts that have not yet installed it. Until they have, or a time limit has passed, the previous topology is in use.
     pub awaited: Vec<String>,
-    /// The host to which others are linked that come later.
+    /// The center, to which later hosts are linked.
     pub center: Option<String>,
 }
 
-/// What a change of the layout has changed.
+/// The effect of a change of the layout.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetLaid {
-    /// Which topology it has made.
+    /// The version of the new topology.
     pub version: u32,
-    /// The host to which others are linked that come later.
+    /// The center, to which later hosts are linked.
     pub center: Option<String>,
-    /// Hosts that are joined by it.
+    /// Number of hosts.
     pub hosts: usize,
-    /// Links in it.
+    /// Number of links.
     pub links: usize,
-    /// Those of them that were not there before.
+    /// Number of new links.
     pub links_added: usize,
-    /// Those that were there before with another cost, or sealed if they are not now, or the other way round.
+    /// Number of links with another cost or another setting of encryption.
     pub links_changed: usize,
-    /// Links that are no more.
+    /// Number of removed links.
     pub links_removed: usize,
 }
 
 /// The overlay with all hosts and links, as `transhume net status --json` writes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetStatus {
-    /// The whole.
+    /// The overlay as a whole.
     #[serde(flatten)]
     pub network: Network,
     /// In the order of names.
@@ -142,11 +142,11 @@ pub struct NetStatus {
 pub struct NetHost {
     /// Its name.
     pub name: String,
-    /// Whether its node is connected to the coordinator. One that is may all the same not answer in time.
+    /// Whether its node is connected to the coordinator. A connected node may still fail to answer in time.
     pub connected: bool,
-    /// How it is, unless it did not answer.
+    /// Its state, if it has answered.
     pub state: Option<NetHostState>,
-    /// What is to be plugged in, as the coordinator has noted it, if the host did not answer.
+    /// Its devices as the coordinator has stored them, if it did not answer.
     pub noted: Vec<NetDevice>,
     /// Why it has not installed the topology, if it could not.
     pub failure: Option<String>,
@@ -157,13 +157,13 @@ pub struct NetHost {
 pub struct NetLink {
     /// The hosts.
     pub ends: [String; 2],
-    /// What the way over it costs.
+    /// The link's cost.
     pub cost: u32,
-    /// Whether datagrams are not to be sealed.
+    /// Whether datagrams are not to be encrypted.
     pub plain: bool,
     /// Whether both hosts can send over it.
     pub up: bool,
-    /// How datagrams travel over it if it is up: by TLS if one of the hosts sends so.
+    /// The carrier of datagrams, if the link is up: TLS if one of the hosts uses it.
     pub carrier: Option<Carrier>,
 }
 
@@ -171,14 +171,14 @@ pub struct NetLink {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Carrier {
-    /// One by one.
+    /// As UDP datagrams.
     Udp,
-    /// Over the connection on which keys are agreed, because UDP does not get through.
+    /// Over the TLS connection on which keys are agreed, because UDP is blocked.
     Tls,
 }
 
 impl Carrier {
-    /// How it is called.
+    /// Its name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -188,29 +188,29 @@ impl Carrier {
     }
 }
 
-/// How the overlay is on a host.
+/// The state of the overlay on a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetHostState {
-    /// The topology by which it sends.
+    /// The topology in use.
     pub version: Option<u32>,
-    /// What is plugged in, in the order of names.
+    /// The attached devices, in the order of names.
     pub devices: Vec<NetDevice>,
-    /// Where it sends directly, in the order of names.
+    /// The tunnels, in the order of names.
     pub tunnels: Vec<NetTunnel>,
-    /// How many MACs are known.
+    /// Number of known MACs.
     pub macs: usize,
-    /// What is left to its kernel, as was found when its node began.
+    /// Offloads that the node found usable at its start.
     pub offloads: Vec<String>,
-    /// What of it was found to misbehave since then.
+    /// Offloads that were switched off since then.
     pub switched_off: Vec<NetSwitchedOff>,
-    /// How many frames and datagrams went nowhere, by reason, where there are any; each reason once, in the order of names.
+    /// Dropped frames and datagrams by reason; only nonzero counters, in the order of names.
     pub dropped: Vec<(String, u64)>,
 }
 
-/// An offload that is used no more on a link, at a device, or, without either, on the whole host.
+/// An offload that was switched off on a link, at a device, or, without either, on the whole host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetSwitchedOff {
-    /// Which.
+    /// The offload.
     pub offload: String,
     /// The host at the other end of the link.
     pub link: Option<String>,
@@ -221,7 +221,7 @@ pub struct NetSwitchedOff {
 }
 
 impl NetSwitchedOff {
-    /// Where it is used no more, and why.
+    /// The place and the reason, as text.
     #[must_use]
     pub fn in_words(&self) -> String {
         let Self { offload, link, device, reason } = self;
@@ -234,49 +234,49 @@ impl NetSwitchedOff {
     }
 }
 
-/// A network device that is plugged in.
+/// An attached network device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetDevice {
     /// Its name.
     pub name: String,
     /// Its MAC.
     pub mac: String,
-    /// What it is for.
+    /// Its purpose.
     pub kind: NetDeviceKind,
-    /// The bridge of the LAN: a proxy's.
+    /// The bridge of a proxy's LAN.
     pub bridge: Option<String>,
-    /// The network namespace of the host in which it is, by its name, if that is not the node's own.
+    /// The network namespace of the device, if it is not the node's own.
     pub netns: Option<String>,
-    /// Whether it is a TAP that was there before, and stays when it is plugged out.
+    /// Whether it is an adopted TAP, which remains when it is detached.
     pub adopted: bool,
-    /// Its address with its prefix, if it was plugged in with one.
+    /// Its address with its prefix, if it was attached with one.
     pub address: Option<String>,
-    /// Its MTU, in bytes. That of a proxy is its bridge's, and known when it is made.
+    /// Its MTU in bytes. A proxy has its bridge's MTU, which is known once the device exists.
     pub mtu_bytes: Option<u32>,
-    /// Why it cannot be made at present, if that is so; it is tried again.
+    /// Why it cannot be made at present; the node tries again.
     pub failure: Option<String>,
-    /// Whether it carries frames: not while its station moves.
+    /// Whether it carries frames; false while its station moves.
     pub open: bool,
-    /// For how many seconds it stays blocked because it is on a loop; 0 if it is not.
+    /// For how many seconds it remains blocked because of a loop; 0 if it is not blocked.
     pub blocked_s: u64,
-    /// How many loops were found there.
+    /// Number of detected loops.
     pub loops: u64,
 }
 
-/// What a network device is for.
+/// The kind of a network device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NetDeviceKind {
-    /// A station: the host itself, or what uses the device there.
+    /// A station.
     Station,
-    /// The overlay on the LAN of a bridge.
+    /// A proxy.
     Proxy,
-    /// An instance's: it is where the instance is.
+    /// The device of an instance, which moves with it.
     Instance,
 }
 
 impl NetDeviceKind {
-    /// How it is called.
+    /// Its name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -287,60 +287,60 @@ impl NetDeviceKind {
     }
 }
 
-/// A host to which another one sends directly.
+/// A tunnel to another host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetTunnel {
     /// The other host.
     pub host: String,
-    /// Where its datagrams come from, as `address:port`; none before it has been reached.
+    /// The source address of its datagrams, as `address:port`; none before it was reached.
     pub address: Option<String>,
-    /// Whether the connection stands on which keys are agreed, or datagrams get there and back without.
+    /// Whether the connection for the key agreement is up, or datagrams travel both ways without it.
     pub connected: bool,
-    /// Whether datagrams are not sealed.
+    /// Whether datagrams are not encrypted.
     pub plain: bool,
-    /// How datagrams are sent there; none before it has been reached.
+    /// The carrier of datagrams; none before the host was reached.
     pub carrier: Option<Carrier>,
-    /// Whether the kernels of both hosts carry what one station sends to another.
+    /// Whether the kernels of both hosts forward frames between stations.
     pub by_kernel: bool,
-    /// Frames, and segments of several, that this host's kernel has sent there. They are no datagrams, as counted below.
+    /// Frames, and segments of several frames, that this host's kernel has forwarded; the datagram counters do not include them.
     pub kernel_frames: u64,
-    /// Bytes of a datagram that arrives there, as far as is known.
+    /// The known path MTU, as bytes of a datagram.
     pub datagram_bytes: usize,
-    /// Bits per second that have come there at the best in the last minute: what the way had to give at that moment.
+    /// The highest rate of the last minute, in bits per second.
     pub carries_bits_per_second: Option<u64>,
-    /// How long a datagram and its answer take of late, in microseconds.
+    /// The recent round trip time of a datagram, in microseconds.
     pub round_trip_us: Option<u64>,
-    /// Datagrams that were sent there, as far as the other host has reported.
+    /// Datagrams sent, as far as the other host has reported.
     pub sent: u64,
-    /// Those of them that have not arrived.
+    /// Datagrams lost.
     pub lost: u64,
 }
 
-/// What one MAC has sent to another, as counted where it came in.
+/// A flow from one MAC to another, counted on the ingress host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetFlow {
-    /// Who has sent, and to whom; none for the sum of all that are not listed.
+    /// The sender's and the receiver's MAC; none for the sum of all flows that are not listed.
     pub macs: Option<[String; 2]>,
     /// Bytes of frames.
     pub bytes: u64,
     /// Frames, as they would be on a wire.
     pub frames: u64,
-    /// Bytes in a second, on the average.
+    /// Bytes per second, on average.
     pub bytes_per_second: u64,
-    /// Frames in a second, on the average.
+    /// Frames per second, on average.
     pub frames_per_second: u64,
 }
 
-/// Where a MAC is.
+/// The location of a MAC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetMac {
     /// The MAC.
     pub mac: String,
     /// The host.
     pub host: String,
-    /// The device, if it is this host's.
+    /// The device, if the MAC is on this host.
     pub device: Option<String>,
-    /// Whether the coordinator says so; else it was seen there.
+    /// Whether the coordinator manages it; otherwise the switch has learned it.
     pub managed: bool,
     /// Its VLAN; 0 without one.
     pub vlan: u16,

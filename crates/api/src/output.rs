@@ -3,12 +3,12 @@ use base64::engine::general_purpose::STANDARD;
 use fabric::Vid;
 use serde::{Deserialize, Serialize};
 
-/// How far a client has read in what an instance's command has written.
+/// A client's position in the output of an instance's command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
-    /// The instance, also if another one gets its name.
+    /// The instance; it stays the same if another instance gets the name.
     pub vid: Vid,
-    /// How many pieces come before.
+    /// Number of pieces before the position.
     pub next: u64,
 }
 

@@ -7,125 +7,125 @@ use crate::Failure;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// Both hosts look for what stands in the way, and the destination makes room.
+    /// Both hosts check for blockers, and the destination reserves resources.
     Prepare,
     /// The instance's memory goes to the destination while it runs.
     Precopy,
-    /// The instance's processes let go of their links. The blackout begins.
+    /// The instance's processes close their links. The blackout begins.
     Suspend,
-    /// The instance is stopped and its state is written out.
+    /// The instance is stopped and its state is dumped.
     Dump,
-    /// What is left of its state goes to the destination.
+    /// The rest of its state is sent to the destination.
     Transfer,
-    /// The destination makes the instance again, stopped.
+    /// The destination restores the instance, stopped.
     Restore,
-    /// The location is written: there is no way back from here.
+    /// The new location is recorded: the point of no return.
     Commit,
-    /// The instance runs again and its links are made again. The blackout ends.
+    /// The instance runs again and reconnects its links. The blackout ends.
     Resume,
-    /// The instance runs, and fetches what it has left at the source of its memory.
+    /// The instance runs, and fetches memory that is still on the source.
     Fetch,
     /// The source ends its stopped copy.
     Destroy,
-    /// The source runs the instance on, instead of the phases that are left.
+    /// The source resumes the instance; the remaining phases are skipped.
     RollBack,
 }
 
-/// What a move is for.
+/// The purpose of a move.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Errand {
-    /// The instance goes to another host.
+    /// Move to another host.
     #[default]
     Move,
-    /// It is saved in a checkpoint.
+    /// Save to a checkpoint.
     Save,
-    /// It is restored from one.
+    /// Restore from a checkpoint.
     Restore,
 }
 
-/// How a move went.
+/// The report of a move.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MoveReport {
     /// The instance.
     pub name: String,
-    /// What it was for.
+    /// Its purpose.
     #[serde(default)]
     pub errand: Errand,
-    /// Where it was; of a restore, where its images are.
+    /// The source; for a restore, the directory of the images.
     pub from: String,
-    /// Where it should go; of a checkpoint, where its images are.
+    /// The destination; for a checkpoint, the directory of the images.
     pub to: String,
     /// Its epoch after the move.
     pub epoch: Epoch,
     /// How it ended.
     pub outcome: Outcome,
-    /// The coordinator was restarted meanwhile: what was measured before is missing below.
+    /// The coordinator restarted meanwhile: earlier measurements are missing.
     pub restarted: bool,
     /// From the request to the last phase's end, in microseconds.
     pub total_us: u64,
-    /// From the order to suspend until the instance runs again with its links asked for, in microseconds,
-    /// as the coordinator sees it.
+    /// The blackout, from the order to suspend until the instance runs again and has requested its links, in microseconds,
+    /// as the coordinator measures it.
     pub blackout_us: u64,
     /// Each phase that was entered, in order.
     pub phases: Vec<PhaseTime>,
-    /// The part of the blackout that RDMA costs.
+    /// The share of the blackout that RDMA causes.
     pub network: NetworkPart,
-    /// The part of the blackout that the processes' state costs.
+    /// The share of the blackout that the processes' state causes.
     pub engine: EnginePart,
 }
 
-/// How far a pre-copy is.
+/// The progress of pre-copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Copying {
-    /// How much memory the instance's processes have; what several share counts for each.
+    /// Total memory of the instance's processes; shared memory counts once per process.
     pub memory_bytes: u64,
-    /// How much was sent. It can become more than there is: what changes is sent again.
+    /// Bytes sent. The number may exceed the total, because changed pages are sent again.
     pub sent_bytes: u64,
-    /// Which look at the memory this is, from 1. Each but the first sends what has changed since the one before.
+    /// The pre-copy round, from 1. Each later round sends the pages that have changed since the previous one.
     pub look: u32,
-    /// How long it will be until the instance is suspended, in microseconds, by how fast memory was read and sent and how much of it has
-    /// changed so far; nothing, if that cannot be said yet.
+    /// Estimated time until the instance is suspended, in microseconds, from the rates of reading, sending and changing
+    /// memory so far; none if there is no estimate yet.
     pub left_us: Option<u64>,
 }
 
-/// How far an instance has all its memory that runs without.
+/// Progress of fetching memory after post-copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fetching {
-    /// How much has come.
+    /// Bytes fetched.
     pub fetched_bytes: u64,
-    /// How much is at the source still.
+    /// Bytes still on the source.
     pub missing_bytes: u64,
 }
 
-/// How a move ended.
+/// The outcome of a move.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// The instance runs at the destination.
     Moved,
-    /// The instance is saved in a checkpoint, and runs on at the source.
+    /// The instance was saved in a checkpoint, and continues to run on the source.
     Saved,
     /// The instance runs at the destination, from a checkpoint.
     Restored,
-    /// The instance runs on at the source, or, if it was to be restored, nowhere.
+    /// The instance continues to run on the source; a failed restore leaves nothing.
     RolledBack(Failure),
-    /// The instance has ended at the source, or is being ended there; or it had been moved, and memory that it needed was lost.
+    /// The instance has ended on the source, or is being ended there; or memory that it needed was lost after its move.
     Ended(Failure),
 }
 
-/// How a drain went.
+/// The report of a drain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DrainReport {
     /// The host.
     pub host: String,
-    /// How many instances have moved.
+    /// Number of instances that moved.
     pub moved: u32,
-    /// Those that are still there, in the order of names.
+    /// Instances that are still there, in the order of names.
     pub stayed: Vec<Stayed>,
 }
 
-/// An instance that a drain has not moved.
+/// An instance that a drain did not move.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stayed {
     /// Its name.
@@ -145,23 +145,23 @@ pub struct GroupMove {
     pub to: String,
 }
 
-/// A move that a drain, or a group, would make.
+/// A planned move of a drain or of a group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedMove {
     /// The instance.
     pub name: String,
-    /// How much the move would carry, in bytes, where that is known.
+    /// The size of the move in bytes, if known.
     pub bytes: Option<u64>,
-    /// How long it would take by what the last moves have taken, in microseconds; nothing, if none was of such a size.
+    /// Its estimated duration in microseconds; none if no past move was of a similar size.
     pub total_us: Option<u64>,
-    /// How long the instance would not run, likewise.
+    /// Its estimated blackout.
     pub blackout_us: Option<u64>,
-    /// For how many seconds ordinary moves leave the instance alone, if they do; a drain moves it nevertheless.
+    /// The rest of the instance's cool-down in seconds, if any; a drain ignores the cool-down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cools_down_for_s: Option<u64>,
-    /// Where it would go; nowhere, if there are obstacles, in a group those of any.
+    /// The destination; none if there are blockers, in a group also blockers of other members.
     pub to: Option<String>,
-    /// These; those of a drain each with its host.
+    /// The blockers; those of a drain name their hosts.
     pub obstacles: Vec<Failure>,
 }
 
@@ -176,16 +176,16 @@ pub struct PhaseTime {
     pub elapsed_us: u64,
 }
 
-/// The time that RDMA adds to a blackout, in microseconds; of several processes the slowest.
+/// The share of RDMA in the blackout, in microseconds; the slowest of several processes counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkPart {
-    /// Links closed, neighbours' memory unmapped, resources freed: what processes say themselves.
+    /// Closing links, unmapping neighbours' memory, freeing resources: as the processes measure it.
     pub suspend_us: u64,
-    /// The same as the source's node sees it: from its word to the last process that let go.
+    /// The same as the source's node measures it: from its order to the last confirmation.
     pub suspend_round_us: u64,
-    /// Resources allocated again, handles published, links asked for: what processes say themselves.
+    /// Allocating resources, publishing handles, requesting links: as the processes measure it.
     pub resume_us: u64,
-    /// The same as the destination's node sees it: from the first process that came back to the
+    /// The same as the destination's node measures it: from the first process that reconnects to the
     /// last that has resumed.
     pub resume_round_us: u64,
     /// Processes that use RDMA.
@@ -204,26 +204,26 @@ impl NetworkPart {
     }
 }
 
-/// The time that the processes' state adds to a blackout, in microseconds.
+/// The share of the processes' state in the blackout, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnginePart {
-    /// Processes stopped and written out.
+    /// Stopping and dumping the processes.
     pub dump_us: u64,
-    /// From the dump's end until the last byte is verified at the destination.
+    /// From the dump's end until the last byte is verified on the destination.
     pub transfer_us: u64,
-    /// Processes made again, up to where they wait for the commit.
+    /// Restoring the processes, up to where they wait for the commit.
     pub restore_us: u64,
-    /// From the word to go on until the processes run.
+    /// From the order to resume until the processes run.
     pub release_us: u64,
-    /// What was sent in all.
+    /// Total bytes sent.
     pub image_bytes: u64,
-    /// What of it was sent while the instance ran.
+    /// Bytes sent by pre-copy.
     #[serde(default)]
     pub precopied_bytes: u64,
-    /// What was fetched after that because the instance waited for it.
+    /// Bytes fetched on demand after the resume.
     #[serde(default)]
     pub demanded_bytes: u64,
-    /// What came after that before the instance needed it.
+    /// Bytes pushed after the resume before the instance needed them.
     #[serde(default)]
     pub pushed_bytes: u64,
 }

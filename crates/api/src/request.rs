@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Bytes, NetChange, Position};
 
-/// What the command line asks of the coordinator.
+/// A request of the command line to the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
@@ -18,7 +18,7 @@ pub enum Request {
     Hosts,
     /// Moves an instance, and follows the move.
     Move(MoveRequest),
-    /// Follows a move that was begun before, or says how it ended.
+    /// Follows an earlier move, or reports its result.
     FollowMove {
         /// The instance.
         name: String,
@@ -27,69 +27,69 @@ pub enum Request {
     },
     /// Moves the instances of a group, together, and follows the moves.
     MoveGroup(MoveGroupRequest),
-    /// Saves the instances of a group in one state, and lets them run on.
+    /// Saves the instances of a group at one consistent point, and lets them continue to run.
     Checkpoint(CheckpointRequest),
     /// Restores all instances of a checkpoint, or none.
     Restore(RestoreRequest),
-    /// Moves all instances away from a host, on which nothing is started from then on, and follows the moves.
+    /// Moves all instances off a host, which accepts no new ones from then on, and follows the moves.
     Drain(DrainRequest),
-    /// Lets instances be started on a host again. A drain of it that is under way ends.
+    /// Undrains a host. A drain in progress ends.
     Undrain {
         /// The host.
         host: String,
     },
-    /// Rolls the instance's move back, if it is not committed yet.
+    /// Rolls the instance's move back, if it is not committed.
     Cancel {
         /// The instance.
         name: String,
     },
-    /// Tells what has happened, as far as that is kept.
+    /// Reads the event log.
     Events {
         /// Only events with a higher number.
         after: u64,
-        /// Only those that are not older, in milliseconds since 1970.
+        /// Only events since this time, in milliseconds since 1970.
         since_ms: u64,
-        /// Goes on with what will happen.
+        /// Also sends new events.
         follow: bool,
     },
-    /// Says how the overlay is.
+    /// Reads the state of the overlay.
     Network,
-    /// Says where MACs are in the overlay, as each host knows it.
+    /// Reads the locations of MACs, as each host knows them.
     Macs,
-    /// Says who has sent how much to whom in the overlay.
+    /// Reads the traffic matrix of the overlay.
     Matrix {
-        /// In how many seconds.
+        /// The time window in seconds.
         window_s: u64,
     },
-    /// Makes a token by which machines can join.
+    /// Creates a join token.
     NewToken {
-        /// For how many seconds.
+        /// Its lifetime in seconds.
         lifetime_s: u64,
     },
-    /// Lists the tokens by which machines can join, or could.
+    /// Lists the join tokens.
     Tokens,
-    /// Lets nobody join any more by a token.
+    /// Revokes a join token.
     RevokeToken {
         /// Its number, or the token itself.
         token: String,
     },
-    /// Takes the right to take part away from a host that has no instances.
+    /// Removes a host without instances, and revokes its certificate.
     RemoveHost {
         /// The host.
         host: String,
-        /// Its machine is gone for good, and with it the instances that it had.
+        /// The machine is gone for good; its instances are given up.
         #[serde(default)]
         lost: bool,
     },
     /// Changes the overlay.
     ChangeNetwork(NetChange),
-    /// Writes out what the instance's command has written.
+    /// Reads the output of the instance's command.
     Logs {
         /// The instance.
         name: String,
-        /// Goes on until the command ends.
+        /// Continues until the command ends.
         follow: bool,
-        /// Where to go on; from the begin, as far as it is kept, if there is none.
+        /// The position to resume from; without it, from the oldest stored output.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         after: Option<Position>,
     },
@@ -100,8 +100,8 @@ pub enum Request {
         /// The instance.
         name: String,
     },
-    /// Ends the instance with all its processes. One that is being moved ends when its move is over, which is cancelled if it
-    /// still can be; it ends also if the client does not wait for that.
+    /// Ends the instance with all its processes. If it is moving, the move is cancelled or awaited first. The instance ends
+    /// even if the client does not wait.
     Kill {
         /// The instance.
         name: String,
@@ -111,23 +111,23 @@ pub enum Request {
 /// An instance to be started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunRequest {
-    /// Its name; one is made up if there is none.
+    /// Its name; generated if there is none.
     pub name: Option<String>,
-    /// Where to start it; any host that is up if there is none.
+    /// The host to start on; any connected host if there is none.
     pub host: Option<String>,
-    /// The group to which it belongs, if it does to any.
+    /// Its group, if any.
     #[serde(default)]
     pub group: Option<String>,
     /// Its labels.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// Keys of labels: it never shares a host with an instance that has the same value of one of them.
+    /// Keys of labels for anti-affinity: it never shares a host with an instance that has the same value of one of them.
     #[serde(default)]
     pub anti_affinity: BTreeSet<String>,
-    /// For so many seconds after a move ordinary ones leave it alone; as long as for all, if nothing is said.
+    /// Its cool-down in seconds; the default is the coordinator's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cool_down_s: Option<u64>,
-    /// What its `eth0` is to be plugged into; the overlay, if it is laid out, if nothing is said.
+    /// The network of its `eth0`; the default is the overlay if it is laid out, else the bridge.
     #[serde(default)]
     pub network: Option<NetworkKind>,
     /// Its fabric.
@@ -138,34 +138,34 @@ pub struct RunRequest {
     pub environment: Vec<(String, String)>,
     /// The command's working directory: an absolute path that exists on every host.
     pub directory: String,
-    /// Whether its output will be asked for at once, with `follow`: none is lost before that.
+    /// Whether the client will read its output with `follow` at once, so that none is dropped before.
     #[serde(default)]
     pub followed: bool,
-    /// What it has of its own if it is a container.
+    /// Its container, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<Container>,
-    /// Whether the command has a standard input, which an [`ExecRequest`] `for_own` brings.
+    /// Whether the command has a standard input, which an [`ExecRequest`] with `for_own` provides.
     #[serde(default)]
     pub stdin: bool,
 }
 
-/// A container to be made by an OCI runtime.
+/// A container for an OCI runtime.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Container {
     /// The root file system: an absolute path that exists on every host. Empty if there is an image.
     pub rootfs: String,
     /// The runtime's configuration, `config.json` of the OCI runtime specification.
     pub config: String,
-    /// Whether every program in it is to find the RDMA device.
+    /// Whether programs in it find the RDMA device.
     #[serde(default)]
     pub rdma: bool,
-    /// As whom the command runs.
+    /// The command's user.
     pub user: u32,
     /// Its group.
     pub group: u32,
-    /// Further groups.
+    /// Supplementary groups.
     pub groups: Vec<u32>,
-    /// The image of which the root file system is made, in place of a directory.
+    /// The image that provides the root file system, in place of a directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ContainerImage>,
 }
@@ -173,9 +173,9 @@ pub struct Container {
 /// An image of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerImage {
-    /// Where each host has it: `oci:DIR`, `oci:DIR:TAG` or `podman:NAME`, with a path from the root on.
+    /// Its location on each host: `oci:DIR`, `oci:DIR:TAG` or `podman:NAME`, with an absolute path.
     pub source: String,
-    /// What its files are known by: the `ChainID` of the OCI image specification.
+    /// Identifies its files: the `ChainID` of the OCI image specification.
     pub root: String,
 }
 
@@ -184,64 +184,64 @@ pub struct ContainerImage {
 pub struct CheckpointRequest {
     /// The group.
     pub group: String,
-    /// Where it is to be, an absolute path: on the hosts of the members, and on the coordinator's.
+    /// The directory of the checkpoint, an absolute path on the members' hosts and on the coordinator's.
     pub directory: String,
 }
 
 /// A restore of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestoreRequest {
-    /// Where the checkpoint is, an absolute path: on the hosts to which its members go, and on the coordinator's.
+    /// The directory of the checkpoint, an absolute path on the destinations and on the coordinator's host.
     pub directory: String,
-    /// The hosts to which they go; all, if none is named.
+    /// The destinations; empty means all hosts.
     #[serde(default)]
     pub hosts: Vec<String>,
 }
 
-/// A command to be run in an instance that runs.
+/// A command to run in a running instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecRequest {
     /// The instance.
     pub name: String,
     /// The program, found by `PATH`, and its arguments.
     pub command: Vec<String>,
-    /// What differs from the instance's environment.
+    /// Changes of the instance's environment.
     #[serde(default)]
     pub environment: Vec<(String, String)>,
-    /// Its working directory, if that is not the instance's: an absolute path.
+    /// Its working directory, an absolute path, if it differs from the instance's.
     #[serde(default)]
     pub directory: Option<String>,
-    /// Its user and group, if these are not the instance's.
+    /// Its user and group, if they differ from the instance's.
     #[serde(default)]
     pub user: Option<(u32, u32)>,
-    /// Whether it has a standard input, which [`ExecLine::Input`] brings.
+    /// Whether it has a standard input, which [`ExecLine::Input`] provides.
     #[serde(default)]
     pub input: bool,
-    /// A pseudo-terminal of this size for its standard input, output and error; then it has a standard input.
+    /// The size of its pseudo-terminal for standard input, output and error, if any; it implies a standard input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminal: Option<WindowSize>,
-    /// No command is run, and nothing else counts: the input is for the standard input of the instance's own command, once for each
-    /// that has one. It ends with the connection.
+    /// Runs no command, and ignores all other fields: the input goes to the standard input of the instance's own command, once per
+    /// instance. It ends with the connection.
     #[serde(default)]
     pub for_own: bool,
 }
 
-/// What the client says after [`Request::Exec`], a line each. When it closes the connection the command is hung up.
+/// Lines of the client after [`Request::Exec`]. When the client closes the connection, the command gets SIGHUP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExecLine {
-    /// For the command's standard input: no more than [`INPUT_WINDOW`] bytes that are not yet
-    /// [taken](crate::Event::InputTaken).
+    /// For the command's standard input; at most [`INPUT_WINDOW`] bytes may be unconfirmed by
+    /// [`InputTaken`](crate::Event::InputTaken).
     Input(Bytes),
     /// The standard input ends.
     InputEnd,
-    /// The command is to get the signal of this number.
+    /// A signal for the command.
     Signal(i32),
-    /// The client's window has this size now.
+    /// The new size of the client's window.
     Window(WindowSize),
 }
 
-/// The most bytes of input on their way.
+/// The most bytes of input in flight.
 pub const INPUT_WINDOW: usize = fabric::stream::WINDOW;
 
 /// A move to be made.
@@ -249,45 +249,45 @@ pub const INPUT_WINDOW: usize = fabric::stream::WINDOW;
 pub struct MoveRequest {
     /// The instance.
     pub name: String,
-    /// Where it should go.
+    /// The destination.
     pub host: String,
-    /// Only finds out what stands in the way.
+    /// Only reports blockers.
     pub dry_run: bool,
-    /// Moves it also while it cools down.
+    /// Ignores the cool-down.
     #[serde(default)]
     pub force: bool,
-    /// Lets it run before all its memory is there.
+    /// Runs the instance on the destination before all its memory is there.
     #[serde(default)]
     pub post_copy: bool,
 }
 
-/// A group to be moved.
+/// A group to move.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MoveGroupRequest {
     /// The group.
     pub group: String,
-    /// Where its instances are to be: those that are elsewhere are spread over these hosts.
+    /// The destinations: instances that are elsewhere are spread over these hosts.
     pub hosts: Vec<String>,
-    /// Only finds out what stands in the way.
+    /// Only reports blockers.
     pub dry_run: bool,
-    /// Moves them also while some cool down.
+    /// Ignores the cool-down.
     #[serde(default)]
     pub force: bool,
 }
 
-/// The most moves that a drain makes at a time.
+/// The most moves of a drain at a time.
 pub const MAX_PARALLEL: u16 = 32;
 
-/// A host to be drained.
+/// A host to drain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DrainRequest {
     /// The host.
     pub host: String,
-    /// Where instances may go; any host that is up if there is none.
+    /// Allowed destinations; any connected host if empty.
     pub to: Vec<String>,
-    /// How many moves are made at a time, at most: 1 to [`MAX_PARALLEL`].
+    /// The most moves at a time: 1 to [`MAX_PARALLEL`].
     pub parallel: u16,
-    /// Only finds out where each instance would go.
+    /// Only plans the moves.
     pub dry_run: bool,
 }
 
@@ -302,34 +302,34 @@ pub struct Instance {
     pub fabric: FabricId,
     /// Where it is.
     pub host: String,
-    /// The group with which it can be moved.
+    /// Its group, if any.
     pub group: Option<String>,
     /// Its labels.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// Keys of labels: it never shares a host with an instance that has the same value of one of them.
+    /// Keys of labels for anti-affinity: it never shares a host with an instance that has the same value of one of them.
     #[serde(default)]
     pub anti_affinity: BTreeSet<String>,
-    /// For how many seconds after a move ordinary ones leave it alone, if that is its own.
+    /// Its own cool-down in seconds, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cool_down_s: Option<u64>,
-    /// For how many seconds they still do, if they do.
+    /// The rest of its cool-down in seconds, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cools_down_for_s: Option<u64>,
     /// How often it has moved.
     pub epoch: Epoch,
     /// Its address on its network, in dotted form.
     pub address: String,
-    /// What its `eth0` is plugged into.
+    /// The network of its `eth0`.
     #[serde(default)]
     pub network: NetworkKind,
-    /// What it does.
+    /// Its state.
     pub state: State,
     /// The program and its arguments.
     pub command: Vec<String>,
 }
 
-/// What an instance does.
+/// The state of an instance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
@@ -346,7 +346,7 @@ pub enum State {
     Saving,
     /// It is being restored from a checkpoint.
     Restoring,
-    /// Its move is given up, and its host has not yet let it run again.
+    /// Its move is rolled back, and its host has not yet resumed it.
     RollingBack,
     /// Its command has ended.
     Exited {
@@ -355,7 +355,7 @@ pub enum State {
     },
     /// It ended with its host, or could not be started.
     Lost {
-        /// How, in words.
+        /// The cause, as text.
         reason: String,
     },
 }
@@ -365,13 +365,13 @@ pub enum State {
 pub struct Host {
     /// Its name.
     pub name: String,
-    /// Where its node listens, as `address:port`; empty, if it was not connected since the coordinator began.
+    /// The listening address of its node, as `address:port`; empty if it has not connected since the coordinator started.
     pub address: String,
     /// Whether its node is connected to the coordinator.
     pub up: bool,
-    /// Whether nothing is started on it.
+    /// Whether it is drained.
     pub drained: bool,
-    /// Whether instances are being moved away from it by a drain.
+    /// Whether a drain of it is in progress.
     #[serde(default)]
     pub draining: bool,
     /// How many instances it has.

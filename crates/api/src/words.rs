@@ -1,4 +1,4 @@
-/// A time in words, as exact as anybody wants to know it, and not too short.
+/// A duration as text, rounded up to a sensible unit.
 #[must_use]
 pub fn in_words(seconds: u64) -> String {
     let minutes = seconds.div_ceil(60);

@@ -215,7 +215,7 @@ fn no_listener_and_a_rejection_are_distinguished() {
 #[test]
 fn a_ready_peer_learns_of_a_rejection_after_the_reply() {
     let no = Event::Rejected { reason: Reason::CONSUMER, private: b"no".to_vec() };
-    // What is sent next is that the one side is ready, and then that the other has rejected it.
+    // The next messages are that the one side is ready, and then that the other has rejected it.
     for lost in [None, Some(2)] {
         let mut world = World::new(|_| Fate::Arrives);
         let (here, there) = world.replied();

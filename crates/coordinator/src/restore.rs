@@ -100,7 +100,7 @@ fn place(
 fn network_of(instance: &Instance) -> Result<NetworkKind, Failure> {
     let blueprint = Blueprint::decode(&instance.spec).map_err(|error| {
         Failure::new(
-            format!("cannot decode the blueprint of `{}`: {error}", instance.name),
+            format!("the checkpoint of `{}` cannot be restored: {error}", instance.name),
             "restore it with the release that made the checkpoint",
         )
     })?;

@@ -2,8 +2,8 @@
 
 use std::io;
 
+use crate::instance::Blocker;
 use crate::instance::InstanceName;
-use crate::report::Blocker;
 
 /// The result of an engine's call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -16,16 +16,18 @@
 mod attach;
 mod capabilities;
 mod child;
+mod environment;
 mod home;
 mod launch;
+mod numbers;
 mod own_input;
 mod pipe;
 mod session;
 mod sessions;
 mod signals;
 mod terminal;
+pub(crate) mod unpack;
 
-use std::env;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -36,11 +38,13 @@ use fabric::attach::{Role, ToNode};
 use self::attach::Attachment;
 pub(crate) use self::capabilities::{NEEDED, lent};
 use self::child::Child;
+pub(crate) use self::environment::shield;
+use self::environment::unshielded;
 use self::launch::Launch;
 use self::sessions::Sessions;
 use self::signals::Signals;
-use crate::process::orphans;
-use crate::{guard, pager, unpack};
+use crate::criu::{guard, pager};
+use crate::linux::orphans;
 use instance::Program;
 
 /// How long the end of a command may be told later than it came, as long as its connections have not sent all. A lost packet is sent
@@ -50,37 +54,9 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 /// and it is looked so often.
 const LOOK_MS: libc::c_int = 5;
 
-/// Before names of the command's environment that must not have an effect on init itself, or that others set for init.
-const SHIELD: &str = "TRANSHUME_COMMAND_";
-
 /// Where init itself works: on every host, and writable, since CRIU mounts the instance's `/proc`
 /// in there for a moment.
 pub(crate) const DIRECTORY: &str = "/tmp";
-
-/// What an OCI runtime sets for init, if nobody else has: where root is at home.
-const HOME: &str = "HOME";
-
-/// The environment for init, from which it makes `environment` for the command: what tells the
-/// dynamic linker to load the drop-in library is meant for the command alone.
-pub(crate) fn shield(environment: &[(String, String)]) -> impl Iterator<Item = (String, String)> + '_ {
-    environment.iter().map(|(name, value)| {
-        let shields = name.starts_with("LD_") || name == HOME;
-        let name = if shields { format!("{SHIELD}{name}") } else { name.clone() };
-        (name, value.clone())
-    })
-}
-
-fn unshielded() -> impl Iterator<Item = (OsString, OsString)> {
-    env::vars_os().filter_map(|(name, value)| Some((commands_name(name)?, value)))
-}
-
-/// What the command calls it that init calls `name`; `None` if it is init's own.
-fn commands_name(name: OsString) -> Option<OsString> {
-    match name.to_str().and_then(|name| name.strip_prefix(SHIELD)) {
-        Some(plain) => Some(plain.into()),
-        None => (name != HOME).then_some(name),
-    }
-}
 
 /// The arguments from which [`run`] knows what to do: whether there is a standard input, whether it is in a container, user,
 /// group, groups, directory, command.
@@ -215,19 +191,4 @@ fn untold(child: &Child, told: bool) -> Option<&ToNode> {
 
 fn interest(fd: RawFd, events: libc::c_short) -> libc::pollfd {
     libc::pollfd { fd, events, revents: 0 }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_the_linker_reads_and_a_runtime_sets_is_kept_apart() {
-        let environment = ["LD_PRELOAD", "HOME", "HOMES"].map(|name| (name.to_owned(), "x".to_owned()));
-        let names: Vec<String> = shield(&environment).map(|(name, _)| name).collect();
-        assert_eq!(names, ["TRANSHUME_COMMAND_LD_PRELOAD", "TRANSHUME_COMMAND_HOME", "HOMES"]);
-        let of_command = names.into_iter().chain(["HOME".to_owned()]).map(|name| commands_name(name.into()));
-        let [preload, home, homes] = ["LD_PRELOAD", "HOME", "HOMES"].map(|name| Some(OsString::from(name)));
-        assert_eq!(of_command.collect::<Vec<_>>(), [preload, home, homes, None]);
-    }
 }

@@ -19,13 +19,13 @@ pub enum Owner {
 }
 
 impl Owner {
-    /// The two highest bits of a region's number name the kind of owner.
+    /// The two highest bits of a region's number are the kind of owner; the others are its number.
     const SHIFT: u32 = 62;
     const PROCESS: u64 = 0;
     const SHARED: u64 = 1;
     const ARCHIVE: u64 = 2;
 
-    /// The region as which its pages are sent.
+    /// The region that names its pages on the wire.
     ///
     /// # Errors
     /// `InvalidInput` if its number is longer than any that the kernel gives.
@@ -39,10 +39,10 @@ impl Owner {
         fits.then_some(Region(kind << Self::SHIFT | number)).ok_or_else(|| io::ErrorKind::InvalidInput.into())
     }
 
-    /// The owner whose pages are sent as `region`.
+    /// The owner of the pages that `region` names.
     ///
     /// # Errors
-    /// `InvalidData` if there is none.
+    /// `InvalidData` if `region` names no owner.
     pub fn of(Region(region): Region) -> io::Result<Self> {
         let number = region & !(u64::MAX << Self::SHIFT);
         let short = u32::try_from(number);

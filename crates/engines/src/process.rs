@@ -12,141 +12,53 @@
 //!       └ command
 //! ```
 //!
-//! * [`live`]: an instance and the steps of its calls;
-//! * [`criu`], [`rpc`]: one run of CRIU;
-//! * [`resident`], [`page_server`], [`memory_images`]: its memory, as it runs, as CRIU dumps it, and as CRIU restores it;
-//! * [`paging`], [`left_behind`], [`fork_advice`]: post-copy: the pager, the memory at the source, and mappings excluded from it;
-//! * [`link`], [`bridge`], [`netlink`]: its link, which may lead to the host's bridge;
-//! * [`launch`]: its first process;
-//! * [`container`], [`unpacked`], [`oci`], [`support`], [`libraries`], [`layer`], [`written`], [`archives`], [`cgroup`]: its file systems, if it is a container;
-//! * [`check`]: its blockers;
-//! * [`record`], [`images`]: its files on disk;
-//! * [`process_timers`], [`interrupted`], [`timers`], [`own_files`], [`mount_flags`]: state that CRIU would restore wrongly, corrected in its images;
-//! * [`task`], [`sockets`]: processes and their sockets;
-//! * [`helper`]: programs that do a part of the work.
+//! * [`tree`]: the process tree of an instance, and the steps of which the engine's calls are made;
+//! * [`network`]: its network device;
+//! * [`launch`], [`host_root`]: its first process, and its root file system if it is no container;
+//! * [`record`]: what is known of it, on disk;
+//! * [`site`], [`host`]: what a host gives its instances, and what it has to offer.
 
-mod archives;
-mod bridge;
-pub(crate) mod call;
-mod cgroup;
-mod check;
-mod container;
-mod criu;
-#[doc(hidden)]
-pub mod foreign;
-mod fork_advice;
-mod helper;
 mod host;
-mod images;
-mod interrupted;
+mod host_root;
 mod launch;
-mod layer;
-mod left_behind;
-mod libraries;
-mod link;
-mod live;
-mod memory_images;
-mod mount_flags;
-mod netlink;
-mod oci;
-pub(crate) mod orphans;
-mod own_files;
-mod page_server;
-mod paging;
-pub(crate) mod pending;
-mod process_timers;
-mod protobuf;
+mod network;
 mod record;
-mod resident;
-mod rpc;
-mod scheduling;
-mod socket_options;
-mod sockets;
-mod support;
-pub(crate) mod task;
-mod timers;
-mod turn;
-mod unpacked;
-mod written;
+mod site;
+mod tree;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::{self, Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use fabric::NetworkKind;
-
-pub use self::archives::Archives;
-use self::bridge::Bridge;
-pub use self::container::ContainerConfig;
-use self::container::{Container, Containers};
-pub use self::left_behind::LeftBehind;
-use self::live::Live;
-use self::memory_images::Local;
-pub use self::memory_images::MemoryImages;
-use self::paging::Pager;
+use self::network::bridge::Bridge;
 use self::record::Records;
-pub use self::support::LIBRARIES as CONTAINER_LIBRARIES;
-use self::turn::Turn;
+pub use self::site::Config;
+use self::site::Site;
+use self::tree::Tree;
+pub use crate::container::containers::ContainerConfig;
+use crate::container::containers::Containers;
+use crate::criu::pages::left_behind::LeftBehind;
+use crate::criu::pages::local::Local;
+use crate::criu::pages::{archives, resident};
+use crate::criu::paging::Pager;
+use crate::criu::root::OwnRoot;
+use crate::criu::turn::Turn;
+use crate::criu::{check, images};
 use crate::engine::{Dump, Phases, Recovered, Running, State, Watch};
 use crate::error::{Doing, Error, Result};
 use crate::instance::{Blocker, InstanceName, InstanceSpec, ResourceLimit};
+use crate::linux::spawn::descriptor_limit;
+use crate::lock::lock;
 use crate::memory::MemorySink;
 use crate::report::{Host, Needs, Report, Shortage};
 use crate::stopwatch::Stopwatch;
-use crate::wiring::Wiring;
 
 /// How long to retry a dump if the stopped instance has a blocker that may last only a moment: a lock, or a connection that it is about
 /// to accept. Each try stops it for hundredths of a second, or for a quarter of a second if closed connections have unsent data.
 const INSISTENCE: Duration = Duration::from_secs(3);
-
-/// What the process engine needs from its host.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// The CRIU program, as `scripts/criu.sh` installs it.
-    pub criu: PathBuf,
-    /// The directory for records of instances; used by this node alone.
-    pub state: PathBuf,
-    /// Directories for images; used by this node alone. The first one with room is taken, so list a tmpfs first.
-    pub images: Vec<PathBuf>,
-    /// The bridge to which instances are linked, in the network namespace of this process.
-    pub bridge: String,
-    /// The overlay, if this host is part of one.
-    pub overlay: Option<Arc<dyn Wiring>>,
-    /// The command that runs [`crate::init::run`] with further arguments: `["/usr/bin/transhume", "init"]`. It is the first process of an
-    /// instance, and the guard beside each CRIU that dumps.
-    pub init: Vec<OsString>,
-    /// The configuration for containers, if this host runs any.
-    pub containers: Option<ContainerConfig>,
-}
-
-/// The resources that a host offers to instances.
-struct Site {
-    bridge: Arc<dyn Wiring>,
-    overlay: Option<Arc<dyn Wiring>>,
-    containers: Option<Containers>,
-}
-
-impl Site {
-    /// The wiring for network devices of this kind.
-    fn wiring(&self, kind: NetworkKind) -> Result<Arc<dyn Wiring>> {
-        let missing = || {
-            Error::unusable("this host is not part of an overlay", "choose another host, or use the bridge")
-        };
-        match kind {
-            NetworkKind::Bridge => Ok(self.bridge.clone()),
-            NetworkKind::Overlay => self.overlay.clone().ok_or_else(missing),
-        }
-    }
-
-    fn containers(&self) -> Result<&Containers> {
-        let missing = || Error::unusable("this host runs no containers", "choose another host");
-        self.containers.as_ref().ok_or_else(missing)
-    }
-}
 
 /// The engine. One for each state directory.
 pub struct ProcessEngine {
@@ -156,7 +68,7 @@ pub struct ProcessEngine {
     records: Records,
     site: Site,
     host: OnceLock<Host>,
-    instances: Mutex<HashMap<InstanceName, Arc<Mutex<Live>>>>,
+    instances: Mutex<HashMap<InstanceName, Arc<Mutex<Tree>>>>,
 }
 
 impl ProcessEngine {
@@ -171,7 +83,7 @@ impl ProcessEngine {
             images::room_in(directory)?;
         }
         let records = Records::open(config.state.clone())?;
-        let descriptors = launch::descriptor_limit();
+        let descriptors = descriptor_limit();
         let containers = config.containers.as_ref();
         let containers =
             containers.map(|found| Containers::new(found, &config.init, &config.state)).transpose()?;
@@ -180,16 +92,16 @@ impl ProcessEngine {
         Ok(Self { config, descriptors, records, site, host: OnceLock::new(), instances: Mutex::default() })
     }
 
-    fn find(&self, name: &InstanceName) -> Result<Arc<Mutex<Live>>> {
+    fn find(&self, name: &InstanceName) -> Result<Arc<Mutex<Tree>>> {
         lock(&self.instances).get(name).cloned().ok_or_else(|| Error::Unknown(name.clone()))
     }
 
-    /// Refuses what is said of an instance that is not here.
+    /// Refuses a call for an instance that is not here.
     pub(crate) fn must_have(&self, name: &InstanceName) -> Result<()> {
         self.find(name).map(drop)
     }
 
-    fn running(&self, live: &Live, phases: Phases) -> Result<Running> {
+    fn running(&self, live: &Tree, phases: Phases) -> Result<Running> {
         Ok(Running { pid: Some(live.first()?.id().pid), phases })
     }
 
@@ -207,7 +119,7 @@ impl ProcessEngine {
     }
 }
 
-/// An instance's life and moves. Calls for different instances run side by side; calls for one instance are the caller's to order.
+/// An instance's life and moves. Calls for different instances run side by side; the caller orders calls for one instance.
 impl ProcessEngine {
     /// What this host has to offer. Cached after the first call, except for its room.
     ///
@@ -239,15 +151,12 @@ impl ProcessEngine {
     /// If the bridge is missing, there is no room, or an instance of this name is here already.
     pub fn prepare(&self, spec: &InstanceSpec, memory: u64) -> Result<()> {
         let name = &spec.name;
-        if spec.program().is_none() {
-            return Err(Error::unusable("this engine runs no virtual machines", "choose another host"));
-        }
         if let Ok(present) = self.find(name) {
             lock(&present).must_be(State::Ended)?;
             self.remove(name)?;
         }
         let images = images::make_room(&self.config.images, name, memory)?;
-        let mut live = match Live::prepare(spec.clone(), &images, &self.site) {
+        let mut live = match Tree::prepare(spec.clone(), &images, &self.site) {
             Ok(live) => live,
             Err(error) => {
                 images::delete(&images)?;
@@ -255,7 +164,7 @@ impl ProcessEngine {
             }
         };
         // Noted first: what a crash leaves of a container is found by it.
-        let made = self.records.save(&live.record).and_then(|()| live.make_container(&self.site));
+        let made = self.records.save(&live.record).and_then(|()| live.make_root(&self.site));
         if let Err(error) = made {
             live.remove()?;
             self.records.forget(name)?;
@@ -321,7 +230,7 @@ impl ProcessEngine {
             }
             placed => placed?,
         }
-        let (spec, container) = (&live.record.spec, live.container());
+        let (spec, own) = (&live.record.spec, live.root.own());
         Ok(Report {
             blockers,
             needs: Needs {
@@ -330,9 +239,9 @@ impl ProcessEngine {
                 layer,
                 container: spec.container().is_some(),
                 image: spec.container().and_then(|container| container.image()).cloned(),
-                rootfs: container.and_then(Container::rootfs).map(Path::to_owned),
-                support: container.map(Container::support).unwrap_or_default(),
-                controllers: container.map(Container::controllers).unwrap_or_default(),
+                rootfs: own.as_ref().and_then(|own| own.rootfs).map(Path::to_owned),
+                support: own.as_ref().map(OwnRoot::support).unwrap_or_default(),
+                controllers: own.map(|own| own.controllers.to_vec()).unwrap_or_default(),
                 host,
             },
         })
@@ -382,7 +291,7 @@ impl ProcessEngine {
     pub fn pager(&self, name: &InstanceName) -> Result<Option<OwnedFd>> {
         let instance = self.find(name)?;
         let mut live = lock(&instance);
-        // Whatever restores it will touch memory that is not here.
+        // The restore will touch memory that is not here.
         if live.record.state == State::Prepared && live.record.lazily && !live.is_armed() {
             live.arm(&self.config, &self.site, &self.records)?;
         }
@@ -609,16 +518,11 @@ impl ProcessEngine {
     pub fn recover(&self) -> Result<Vec<Recovered>> {
         let mut found = Vec::new();
         for record in self.records.all()? {
-            let live = Live::recover(record, &self.records, &self.site)?;
+            let live = Tree::recover(record, &self.records, &self.site)?;
             let (spec, state) = (live.record.spec.clone(), live.record.state);
             found.push(Recovered { spec, state, pid: live.first.as_ref().map(|first| first.id().pid) });
             lock(&self.instances).insert(live.record.spec.name.clone(), Arc::new(Mutex::new(live)));
         }
         Ok(found)
     }
-}
-
-/// A thread that panicked left nothing half-done that its next user would not find in the record.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -50,12 +50,12 @@ pub enum Request {
     },
     /// Asks for the values of a key.
     Look {
-        /// Which.
+        /// The key.
         key: Vec<u8>,
     },
     /// Waits for the end of a process: the answer comes when it has ended.
     Watch {
-        /// Which.
+        /// The process.
         process: ProcessId,
     },
 }
@@ -103,7 +103,7 @@ pub struct Entry {
 pub struct Member {
     /// The fabric of its instance.
     pub fabric: FabricId,
-    /// Which of the fabric's processes.
+    /// The process in that fabric.
     pub process: ProcessId,
 }
 
@@ -115,10 +115,10 @@ impl Member {
     }
 }
 
-/// An answer that is due now to a request of earlier.
+/// An answer that is due now for an earlier request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Due {
-    /// Who asked.
+    /// The process that asked.
     pub asker: Member,
     /// The request's number.
     pub number: u64,

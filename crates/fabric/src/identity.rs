@@ -136,7 +136,7 @@ impl fmt::Display for ProcessId {
 pub struct InstanceId {
     /// Its fabric.
     pub fabric: FabricId,
-    /// Which of the fabric's instances.
+    /// Its VID in that fabric.
     pub vid: Vid,
 }
 

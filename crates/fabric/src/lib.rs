@@ -3,7 +3,7 @@
 //! * [`identity`]: VIDs, processes, and how they appear as LID, GID and QPN.
 //! * [`directory`]: values that processes of a fabric publish for each other.
 //! * [`attach`]: the messages between a process of an instance and the node of its host.
-//! * [`link`]: a request of one node to another for a link between two processes.
+//! * [`link`]: the request of a node to another for a link between two processes.
 //! * [`session`]: further commands in an instance; [`stream`]: a byte stream over messages that may be lost.
 //! * [`seqpacket`]: the socket that carries these messages and file descriptors.
 //! * [`device_file`]: the device file and sysfs entries that programs look for.

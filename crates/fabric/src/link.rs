@@ -1,19 +1,19 @@
-//! What nodes ask each other for, when a process of one host wants a link to a process of another one.
+//! The request that a node sends to another node for a link between two processes.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Epoch, FabricId, InstanceId, ProcessId};
 
-/// A link that `from` wants to `to`.
+/// A request of `from` for a link to `to`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LinkRequest {
     /// The fabric of both.
     pub fabric: FabricId,
-    /// Who asks.
+    /// The process that asks.
     pub from: ProcessId,
     /// The epoch of the instance that asks.
     pub epoch: Epoch,
-    /// Who is wanted.
+    /// The process at the other end.
     pub to: ProcessId,
 }
 
@@ -24,13 +24,13 @@ impl LinkRequest {
         InstanceId { fabric: self.fabric, vid: self.from.vid }
     }
 
-    /// Whether the one that asks is the one of the two that opens links: the lower one. The other one's wish is passed on to it.
+    /// Whether the asking process opens the link itself: the lower of the two does. A request of the higher one becomes a nudge.
     #[must_use]
     pub fn opens(&self) -> bool {
         self.from < self.to
     }
 
-    /// The instance that is wanted.
+    /// The instance at the other end.
     #[must_use]
     pub fn to_instance(&self) -> InstanceId {
         InstanceId { fabric: self.fabric, vid: self.to.vid }

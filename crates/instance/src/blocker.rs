@@ -1,20 +1,20 @@
-//! Why something cannot move, and the remedy.
+//! Reasons why an instance cannot move.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A reason why an instance cannot move, and the remedy.
+/// A reason why an instance cannot move, with a remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Blocker {
-    /// What pins it: one clause that names the thing.
+    /// The reason: one clause that names the object.
     pub what: String,
-    /// What to do about it: one clause.
+    /// The remedy: one clause.
     pub remedy: String,
 }
 
 impl Blocker {
-    /// Something that pins, and what to do about it.
+    /// A blocker with this reason and remedy.
     pub fn new(what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { what: what.into(), remedy: remedy.into() }
     }

@@ -1,13 +1,13 @@
-//! The encoded description from which any host can make an instance.
+//! The encoded description from which any host can start an instance.
 //!
 //! ```text
 //! "BP" · version · fabric, name, network, network kind · workload's tag · workload
 //! ```
 //!
-//! Version and tags are a byte each, and all else is in postcard encoding. The layout of a version never changes: what is new gets a new
-//! version. What was written before there were versions begins with the number of a fabric and the length of a name, which is never as long
-//! as the second byte says; it counts as version 0. The coordinator keeps blueprints in its store and nodes in a file, so a release may
-//! meet those of another one: it refuses them.
+//! Version and tags are one byte each; the other fields are in postcard encoding. The layout of a version never changes: a new layout gets
+//! a new version. Releases without versions wrote the fabric's number first, then the length of the name, which is always less than `P`; such
+//! bytes count as version 0. The coordinator keeps blueprints in its store and nodes keep them in a file, so a release may read blueprints
+//! of another release: it refuses them.
 
 use fabric::{FabricId, NetworkKind};
 use serde::Serialize;
@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 
 use crate::spec::{Container, InstanceSpec, Program, Root, VmSpec, Workload};
 
-/// What all versioned blueprints begin with.
+/// The first bytes of every versioned blueprint.
 const MAGIC: [u8; 2] = *b"BP";
 
 /// An instance's specification in its fabric.
@@ -23,11 +23,11 @@ const MAGIC: [u8; 2] = *b"BP";
 pub struct Blueprint {
     /// Its fabric.
     pub fabric: FabricId,
-    /// How its engine makes it.
+    /// Its specification.
     pub spec: InstanceSpec,
 }
 
-/// Why a blueprint is not read or written.
+/// Why a blueprint cannot be decoded or encoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BlueprintError {
     /// Another release wrote it.
@@ -39,16 +39,16 @@ pub enum BlueprintError {
         /// Its version.
         found: u8,
     },
-    /// It is none.
+    /// The bytes are not a blueprint, or only a part of one.
     #[error("the instance's blueprint is damaged")]
     Damaged,
-    /// What it should hold has no encoding.
-    #[error("the instance's blueprint cannot be written ({0})")]
+    /// Part of the specification cannot be encoded.
+    #[error("cannot encode the instance's blueprint: {0}")]
     Unwritable(String),
 }
 
 impl BlueprintError {
-    /// What the user can do about it.
+    /// The remedy for the user.
     #[must_use]
     pub fn remedy(&self) -> &'static str {
         match self {
@@ -56,19 +56,19 @@ impl BlueprintError {
                 "start the instance again with `transhume run`, or use the release that wrote the blueprint"
             }
             Self::Damaged => "start the instance again with `transhume run`",
-            Self::Unwritable(_) => "name paths that are UTF-8",
+            Self::Unwritable(_) => "use paths that are valid UTF-8",
         }
     }
 }
 
 impl Blueprint {
-    /// The version that this release writes, and the only one that it reads.
+    /// The version that this release writes, and the only version that it reads.
     pub const VERSION: u8 = 1;
 
-    /// It as bytes.
+    /// Encodes the blueprint.
     ///
     /// # Errors
-    /// If a path in it is no UTF-8.
+    /// If a path is not valid UTF-8.
     pub fn encode(&self) -> Result<Vec<u8>, BlueprintError> {
         let Self { fabric, spec: InstanceSpec { name, network, network_kind, workload } } = self;
         let mut writer = Writer(MAGIC.to_vec());
@@ -102,10 +102,10 @@ impl Blueprint {
         Ok(writer.0)
     }
 
-    /// The one in `bytes`.
+    /// Decodes a blueprint.
     ///
     /// # Errors
-    /// If it has another version, or is damaged.
+    /// If `bytes` have another version, or are damaged.
     pub fn decode(bytes: &[u8]) -> Result<Self, BlueprintError> {
         let Some(rest) = bytes.strip_prefix(&MAGIC) else {
             return Err(BlueprintError::OtherVersion { found: 0 });
@@ -245,14 +245,14 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_workload_is_read_as_it_was_written() {
+    fn each_kind_of_workload_survives_encoding() {
         for blueprint in all() {
             assert_eq!(Blueprint::decode(&blueprint.encode().unwrap()), Ok(blueprint));
         }
     }
 
     #[test]
-    fn a_blueprint_that_is_cut_or_too_long_is_damaged() {
+    fn a_truncated_or_extended_blueprint_is_damaged() {
         for blueprint in all() {
             let bytes = blueprint.encode().unwrap();
             for end in 3..bytes.len() {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_blueprint_of_another_version_is_refused_by_its_version() {
+    fn a_blueprint_of_another_version_is_refused() {
         let mut bytes = all()[0].encode().unwrap();
         bytes[2] = 9;
         let refused = Blueprint::decode(&bytes).unwrap_err();
@@ -271,7 +271,7 @@ mod tests {
         assert!(refused.to_string().contains("version 9") && refused.remedy().contains("`transhume run`"));
     }
 
-    /// Fabric 66, so that it begins as a versioned one does, and the longest name.
+    /// Fabric 66, so that the first byte is that of a versioned blueprint, and the longest name.
     #[test]
     fn a_blueprint_of_a_release_without_versions_is_refused_as_version_0() {
         let old = [&[66, 63][..], "a".repeat(63).as_bytes(), &[0; 40]].concat();

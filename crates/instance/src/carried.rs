@@ -1,4 +1,4 @@
-//! What a broker knows of an instance and hands on to the broker that takes it over.
+//! The state of an instance that a broker hands to the broker that takes the instance over.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,17 +6,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::output::Output;
 
-/// Who has a seat in an instance, attached or not: it tells a broker that takes the instance over, on
-/// another host or after its node died, whom to wait for and which indexes are taken.
+/// The seats of an instance, with or without an attached process. A broker that takes the instance over, on
+/// another host or after a restart of its node, learns which processes to wait for and which indexes are taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Roster {
-    /// Indexes of processes that use verbs, with the number of each in the instance's PID namespace, by which it is known again: it
-    /// has the same on every host.
+    /// Indexes of processes that use verbs, with the PID of each in the instance's PID namespace, which identifies it: it is the same
+    /// on every host.
     pub verbs: BTreeMap<u8, i32>,
     /// Whether the instance's first process has attached.
     pub init: bool,
-    /// The index that was allotted last. Free ones are taken in a circle, so that a dead process' QPNs are not
-    /// soon another's.
+    /// The last index that was allotted. Allotment goes round-robin, so that the QPNs of an ended process are not reused soon.
     pub last: u8,
 }
 
@@ -27,12 +26,12 @@ impl Roster {
         self.verbs.keys().copied().collect()
     }
 
-    /// Lets the process with `number` have `index` again. False if another process has it.
+    /// Gives the process with `number` its `index` again. False if another process has that index.
     pub fn allot_again(&mut self, index: u8, number: i32) -> bool {
         *self.verbs.entry(index).or_insert(number) == number
     }
 
-    /// A free index for the process with `number`; `None` if all are taken.
+    /// Allots a free index to the process with `number`; `None` if all are taken.
     pub fn allot(&mut self, number: i32) -> Option<u8> {
         let mut indexes = (self.last..=u8::MAX).skip(1).chain(1..=self.last);
         let index = indexes.find(|index| !self.verbs.contains_key(index))?;
@@ -42,12 +41,12 @@ impl Roster {
     }
 }
 
-/// What goes along when another broker takes an instance over.
+/// The state that travels when another broker takes an instance over.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Carried {
-    /// Who has a seat.
+    /// The seats.
     pub roster: Roster,
-    /// What the command has written of late.
+    /// The recent output of the command.
     pub output: Output,
     /// How the command ended, if it has.
     pub exit: Option<i32>,
@@ -58,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn indexes_are_taken_in_a_circle_and_run_out() {
+    fn indexes_are_allotted_round_robin_until_none_is_free() {
         let mut roster = Roster::default();
         assert_eq!(roster.allot(7), Some(1));
         assert_eq!(roster.allot(7), Some(2));
@@ -71,11 +70,11 @@ mod tests {
     }
 
     #[test]
-    fn an_index_is_had_again_by_its_own_process_only() {
+    fn only_its_own_process_gets_an_index_again() {
         let mut roster = Roster::default();
         assert_eq!(roster.allot(7), Some(1));
         assert!(!roster.allot_again(1, 8) && roster.allot_again(1, 7));
         roster.verbs.remove(&1);
-        assert!(roster.allot_again(1, 8), "nobody's any more");
+        assert!(roster.allot_again(1, 8), "the index is free");
     }
 }

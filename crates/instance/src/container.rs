@@ -1,7 +1,7 @@
-//! The configuration that a user gives a container, and whether it can be carried.
+//! The configuration that a user gives a container, and the blockers in it.
 //!
-//! Taken over are mounts, resources, capabilities, devices and all else that CRIU carries. The engine replaces what an
-//! instance has anyway: its first process, its namespaces and its root.
+//! The container keeps the mounts, resources, capabilities, devices and all other settings that CRIU can restore. The engine replaces
+//! the first process, the namespaces and the root.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -18,25 +18,25 @@ pub const MOST_TERMINALS: u32 = 32;
 /// The largest configuration, in bytes.
 pub const MAX_CONFIG: usize = 256 << 10;
 
-/// File systems that CRIU makes anew, with what is in them where they keep anything.
+/// File systems that CRIU mounts anew. It restores the files of those that hold any.
 const MADE_ANEW: [&str; 5] = ["proc", "sysfs", "tmpfs", "devpts", "mqueue"];
 
-/// Where a container has what the kernel shows, and what programs cannot do without.
+/// Mount points of kernel file systems that programs need.
 const OF_THE_KERNEL: [&str; 2] = ["/proc", "/dev"];
 
-/// Of each host, and so not mounted.
+/// File systems that differ between hosts, and are left out.
 const OF_THE_HOST: [&str; 2] = ["cgroup", "cgroup2"];
 
-/// A part of the host's file system that a container sees.
+/// A bind mount from the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bind {
-    /// Where it is on the host.
+    /// The path on the host.
     pub source: PathBuf,
-    /// Where the container sees it.
+    /// The path in the container.
     pub destination: PathBuf,
 }
 
-/// A user's configuration that can be carried.
+/// A user's configuration without blockers.
 #[derive(Clone, Debug)]
 pub struct Config {
     all: Map<String, Value>,
@@ -105,7 +105,7 @@ impl Config {
         Ok(())
     }
 
-    /// All of it, without mounts that are the host's own.
+    /// The whole configuration, except the mounts that differ between hosts.
     #[must_use]
     pub fn all(&self) -> &Map<String, Value> {
         &self.all
@@ -171,7 +171,7 @@ fn bind(mount: &Value) -> Result<Option<Bind>, Blocker> {
         return Err(Blocker::new(what, "give an absolute path without `..`"));
     }
     if path.starts_with(CONTAINER_FOLDER) {
-        let what = format!("{destination} is in {}, which is reserved in each container", CONTAINER_FOLDER);
+        let what = format!("{destination} is in {CONTAINER_FOLDER}, which is reserved in each container");
         return Err(Blocker::new(what, "mount it elsewhere"));
     }
     let options = mount.get("options").and_then(Value::as_array);
@@ -195,7 +195,7 @@ fn bind(mount: &Value) -> Result<Option<Bind>, Blocker> {
             format!("the source of the mount {destination}, `{}`, is not an absolute path", source.display());
         return Err(Blocker::new(what, "give an absolute path"));
     }
-    // A trailing slash is not in what the kernel says.
+    // The kernel reports paths without a trailing slash.
     Ok(Some(Bind { source: source.into(), destination: path.components().collect() }))
 }
 
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_move_is_refused_by_its_name() {
+    fn a_setting_that_cannot_move_is_refused_by_name() {
         let user = json!({ "linux": { "namespaces": [{ "type": "pid" }, { "type": "user" }] } });
         assert!(refusal(&user).contains("user namespace"));
         let hooks = json!({ "hooks": { "prestart": [{ "path": "/bin/true" }] } });
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_later_mount_would_hide_is_refused() {
+    fn a_mount_that_hides_an_earlier_bind_mount_is_refused() {
         let bind = |source: &str, destination: &str| json!({ "type": "bind", "source": source, "destination": destination });
         let memory = json!({ "type": "tmpfs", "source": "tmpfs", "destination": "/a" });
         let both = |one: &Value, other: &Value| json!({ "mounts": [one, other] });
@@ -252,7 +252,7 @@ mod tests {
         for (one, other) in [(&outer, &inner), (&memory, &inner), (&inner, &bind("/x/vc", "/a/bc"))] {
             assert_eq!(validate(&both(one, other).to_string()), Ok(()), "{one} {other}");
         }
-        // None is mounted of the host's.
+        // Cgroup mounts are left out.
         let cgroup = json!({ "type": "cgroup", "source": "cgroup", "destination": "/a" });
         assert_eq!(validate(&both(&inner, &cgroup).to_string()), Ok(()));
     }
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn pseudo_terminals_are_no_more_than_can_be_restored() {
+    fn pseudo_terminals_are_limited_to_those_that_criu_can_restore() {
         let options = |said: Value| {
             let mount =
                 json!({ "type": "devpts", "source": "devpts", "destination": "/dev/pts", "options": said });
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn binds_are_told_from_what_is_made_anew() {
+    fn bind_mounts_are_distinguished_from_file_systems_created_anew() {
         let config = json!({ "mounts": [
             { "type": "tmpfs", "source": "tmpfs", "destination": "/tmp" },
             { "type": "cgroup", "source": "cgroup", "destination": "/sys/fs/cgroup" },

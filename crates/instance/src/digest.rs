@@ -14,7 +14,7 @@ impl Digest {
     const PREFIX: &str = "sha256:";
     const DIGITS: usize = 64;
 
-    /// The digest whose bytes these are.
+    /// The digest with these bytes.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; 32]) -> Self {
         let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -61,7 +61,7 @@ impl From<Digest> for String {
 
 /// Not a [`Digest`].
 #[derive(Debug, thiserror::Error)]
-#[error("`{0}` is no SHA-256 digest")]
+#[error("`{0}` is not a SHA-256 digest")]
 pub struct BadDigest(String);
 
 #[cfg(test)]

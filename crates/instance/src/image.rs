@@ -1,8 +1,8 @@
-//! The names of memory regions and image files on their way from the source to the destination.
+//! Names of memory regions and image files in a transfer from the source to the destination.
 
 use serde::{Deserialize, Serialize};
 
-/// An address range of an instance's memory in transfer. Only the engine knows what the number stands for.
+/// A region of an instance's memory in a transfer. Only the engine interprets the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Region(pub u64);
 
@@ -11,6 +11,6 @@ pub struct Region(pub u64);
 pub struct ImageFile {
     /// A plain file name.
     pub name: String,
-    /// In bytes.
+    /// Its size in bytes.
     pub size: u64,
 }

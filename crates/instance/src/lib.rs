@@ -1,11 +1,11 @@
-//! What an instance is, and what travels with it: types without IO, for all who speak of instances.
+//! Types of instances: the specification, and the state that travels with a move. No IO.
 //!
-//! * [`spec`]: what an instance is made of: its name, its network device, and its workload.
-//! * [`blueprint`]: the specification with its fabric, as the coordinator keeps it and hosts get it.
-//! * [`container`]: a container's configuration, and whether it can be carried. [`digest`]: what its image is known by.
-//! * [`carried`]: what a broker knows of an instance and hands on. [`output`]: what its command has written.
-//! * [`blocker`]: why something cannot move, and the remedy.
-//! * [`image`]: the names of memory regions and image files on their way.
+//! * [`spec`]: the specification of an instance: its name, its network device, and its workload.
+//! * [`blueprint`]: the specification in its fabric, as bytes that the coordinator keeps and sends to hosts.
+//! * [`container`]: reads a container's configuration and finds blockers in it. [`digest`]: identifies a container image.
+//! * [`carried`]: the state that a broker hands to the next one. [`output`]: the recent output of the command.
+//! * [`blocker`]: a reason why an instance cannot move, with a remedy.
+//! * [`image`]: names of memory regions and image files in a transfer.
 
 pub mod blocker;
 pub mod blueprint;

@@ -1,4 +1,4 @@
-//! The last part of what a command has written.
+//! The last part of a command's output.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};

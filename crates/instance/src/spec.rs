@@ -67,14 +67,14 @@ pub struct InstanceSpec {
     pub name: InstanceName,
     /// Its network device.
     pub network: Network,
-    /// What its network device is plugged into.
+    /// The network that its device is plugged into.
     pub network_kind: NetworkKind,
-    /// What it consists of.
+    /// Its workload.
     pub workload: Workload,
 }
 
 impl InstanceSpec {
-    /// What it runs, if it has processes on its host's kernel.
+    /// The program of a process instance or a container.
     #[must_use]
     pub fn program(&self) -> Option<&Program> {
         match &self.workload {
@@ -83,7 +83,7 @@ impl InstanceSpec {
         }
     }
 
-    /// What it has beside processes, if it is a container.
+    /// The container, if it is one.
     #[must_use]
     pub fn container(&self) -> Option<&Container> {
         match &self.workload {
@@ -93,19 +93,19 @@ impl InstanceSpec {
     }
 }
 
-/// What an instance consists of.
+/// The process tree, container or virtual machine that an instance runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Workload {
     /// A tree of processes that shares its host's files.
     Process(Program),
-    /// A tree of processes with a root file system of its own.
+    /// A tree of processes with its own root file system.
     Container(Container),
     /// A virtual machine.
     Vm(VmSpec),
 }
 
 impl Workload {
-    /// Which of these it is.
+    /// The kind of this workload.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {
@@ -154,12 +154,12 @@ pub struct Program {
     pub groups: Vec<u32>,
     /// Resource limits other than the node's own.
     pub limits: Vec<ResourceLimit>,
-    /// Whether the command has a standard input, which a session brings; else that is `/dev/null`.
+    /// Whether the command has a standard input, fed by a session; otherwise it is `/dev/null`.
     pub stdin: bool,
 }
 
 impl Program {
-    /// `command` with an empty environment, as root in the root directory.
+    /// `command` with an empty environment, run by root in the root directory.
     pub fn new<S: Into<String>>(command: impl IntoIterator<Item = S>) -> Self {
         Self {
             command: command.into_iter().map(Into::into).collect(),
@@ -174,22 +174,22 @@ impl Program {
     }
 }
 
-/// A root file system of an instance's own, and what else an OCI runtime gives it.
+/// A program with its own root file system, and the settings that an OCI runtime applies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Container {
-    /// What runs in it.
+    /// The program that runs in it.
     pub program: Program,
-    /// Of what it is made. What the instance writes lies in a layer above that, which travels.
+    /// The root file system, which stays unchanged. The instance writes to a layer above it, which travels.
     pub root: Root,
     /// The runtime's configuration: `config.json` of the OCI runtime specification, in which root, process and namespaces
     /// are replaced.
     pub config: String,
-    /// Whether the drop-in libraries lie over those that the root file system has of their names.
+    /// Whether the drop-in libraries hide the libraries of these names in the root file system.
     pub rdma: bool,
 }
 
 impl Container {
-    /// The image of which it is made, if that is no directory of the host's.
+    /// The image that its root file system comes from, unless that is a directory of the host.
     #[must_use]
     pub fn image(&self) -> Option<&ContainerImage> {
         match &self.root {
@@ -202,7 +202,7 @@ impl Container {
 /// The root file system of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Root {
-    /// A directory that is on each host, the same on all, and that nobody changes.
+    /// A directory with the same contents on each host, which must not change.
     Directory(PathBuf),
     /// The files of an image.
     Image(ContainerImage),
@@ -211,7 +211,7 @@ pub enum Root {
 /// An image of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerImage {
-    /// Where each host has it: a layout's directory and tag, or an image of podman's.
+    /// Its source on each host: the directory and tag of an image layout, or an image of podman.
     pub source: String,
     /// The digest of its files.
     pub root: Digest,
@@ -224,7 +224,7 @@ pub struct VmSpec {
     pub cpus: u32,
     /// Its memory, in bytes.
     pub memory: u64,
-    /// The kernel that is booted; without one the first disk is.
+    /// The kernel that it boots; without a kernel it boots the first disk.
     pub kernel: Option<PathBuf>,
     /// Its disks, in order.
     pub disks: Vec<Disk>,
@@ -233,7 +233,7 @@ pub struct VmSpec {
 /// A disk of a virtual machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Disk {
-    /// Its file, on each host.
+    /// Its file, at the same path on each host.
     pub path: PathBuf,
     /// Whether all hosts share the file. Otherwise its contents travel.
     pub is_shared: bool,
@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_fit_to_be_a_file_name() {
+    fn a_name_is_usable_as_a_file_name() {
         assert!(InstanceName::new("job-7").is_some());
         for bad in ["", "..", "a/b", "-x", "7up", "Job", &"a".repeat(64)] {
             assert!(InstanceName::new(bad).is_none(), "{bad}");

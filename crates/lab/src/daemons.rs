@@ -1,4 +1,4 @@
-//! The coordinator and the nodes: starting them, and knowing them again.
+//! The lab's daemons: starts, finds and kills the coordinator and the nodes.
 
 use std::fs::{self, File, OpenOptions};
 use std::path::Path;
@@ -12,16 +12,16 @@ use crate::process::{Identity, wait_for_end};
 use crate::record::{Record, write_json};
 use crate::{Error, Host, Place, Result, mark};
 
-/// How long a killed daemon may take to end.
+/// Time limit for a killed daemon to end.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
-/// How many lines of a log an error shows.
+/// Number of log lines in an error.
 const TAIL_LINES: usize = 12;
 
-/// Makes the keys of the coordinator and of all nodes.
+/// Creates the keys of the coordinator and of all nodes.
 ///
 /// # Errors
-/// [`Error::Tool`] with what the program said.
+/// [`Error::Tool`] with the program's output.
 pub fn make_keys(layout: &Layout, record: &Record) -> Result<()> {
     let mut command = Command::new(&record.program);
     command.arg("pki").arg("--dir").arg(layout.pki());
@@ -37,7 +37,7 @@ pub fn make_keys(layout: &Layout, record: &Record) -> Result<()> {
     Err(Error::Tool { command: "transhume pki".into(), output: said })
 }
 
-/// Starts the daemon at `place`, with `options` besides, detached from the caller's terminal and session.
+/// Starts the daemon at `place`, with additional `options`, detached from the caller's terminal and session.
 ///
 /// # Errors
 /// [`Error::AlreadyRunning`], and those of starting a process and of writing its files.
@@ -46,7 +46,7 @@ pub fn start(layout: &Layout, record: &Record, place: Place, options: &[&str]) -
         return Err(Error::AlreadyRunning(describe(place)));
     }
     let state = layout.state(place);
-    private::directory(&state).doing(|| format!("cannot make {}", state.display()))?;
+    private::directory(&state).doing(|| format!("cannot create {}", state.display()))?;
     let log = open_log(&layout.log(place))?;
     let errors = log.try_clone().doing(|| "cannot duplicate a descriptor".into())?;
     let mut command = command(layout, record, place);
@@ -63,8 +63,8 @@ pub fn start(layout: &Layout, record: &Record, place: Place, options: &[&str]) -
     Ok(identity)
 }
 
-/// Kills the daemon at `place`, as a crash would, and waits for its end. Instances run on.
-/// Nothing happens if it does not run.
+/// Kills the daemon at `place` with SIGKILL, and waits for its end. Instances continue to run.
+/// A daemon that does not run is not an error.
 ///
 /// # Errors
 /// [`Error::WillNotEnd`].
@@ -78,14 +78,14 @@ pub fn kill(layout: &Layout, place: Place) -> Result<()> {
     }
 }
 
-/// Who the daemon at `place` is, if it runs.
+/// The process of the daemon at `place`, if it runs.
 #[must_use]
 pub fn running(layout: &Layout, place: Place) -> Option<Identity> {
     let text = fs::read(layout.pid_file(place)).ok()?;
     serde_json::from_slice(&text).ok().filter(|identity: &Identity| identity.is_running())
 }
 
-/// The error for a daemon that did not do what it should have.
+/// The error for a daemon that failed.
 #[must_use]
 pub fn failure(layout: &Layout, place: Place, problem: &str) -> Error {
     let log = layout.log(place);

@@ -1,4 +1,4 @@
-//! What can go wrong with a lab, each with the way out.
+//! Errors of labs, each with its remedy.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,38 +7,38 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The caller is not root.
-    #[error("a lab makes network namespaces, which needs root: run this with sudo")]
+    #[error("creating network namespaces requires root: run this with sudo")]
     NotRoot,
-    /// A name that no lab can have.
-    #[error("`{0}` is no lab name: take 1 to 12 lower-case letters and digits")]
+    /// An invalid name of a lab.
+    #[error("`{0}` is not a valid lab name: use 1 to 12 lower-case letters and digits")]
     BadName(String),
-    /// A name that no host or coordinator of a lab can have.
-    #[error("`{0}` is no place in a lab: say h1, h2, … or coordinator")]
+    /// An invalid name of a host or coordinator.
+    #[error("`{0}` is not a place in a lab: use h1, h2, … or coordinator")]
     BadPlace(String),
-    /// More hosts than a lab can have, or none.
+    /// An invalid number of hosts.
     #[error("a lab has 1 to {max} hosts, not {0}", max = crate::layout::MAX_HOSTS)]
     BadSize(u64),
     /// There is no such lab.
-    #[error("there is no lab `{name}`: start it with `transhume lab up --lab {name}`")]
+    #[error("no lab `{name}` exists: start it with `transhume lab up --lab {name}`")]
     NoSuchLab {
         /// The name asked for.
         name: String,
     },
-    /// The making of the lab was interrupted.
-    #[error("lab `{name}` is incomplete: `transhume lab down --lab {name}` removes it")]
+    /// The creation of the lab was interrupted.
+    #[error("lab `{name}` is incomplete: remove it with `transhume lab down --lab {name}`")]
     Incomplete {
         /// The lab's name.
         name: String,
     },
-    /// The lab is there already.
-    #[error("lab `{name}` is there already: `transhume lab down --lab {name}` removes it")]
+    /// The lab exists already.
+    #[error("lab `{name}` already exists: remove it with `transhume lab down --lab {name}`")]
     AlreadyUp {
         /// The lab's name.
         name: String,
     },
-    /// The lab is not to be removed while it runs.
+    /// The lab runs, so it is not removed.
     #[error(
-        "lab `{name}` is running: name another with `--lab`, or remove it with `transhume lab down --lab {name}`"
+        "lab `{name}` is running: choose another name with `--lab`, or remove it with `transhume lab down --lab {name}`"
     )]
     Alive {
         /// The lab's name.
@@ -61,10 +61,10 @@ pub enum Error {
         hosts: u16,
     },
     /// A partition between a place and itself.
-    #[error("{0} cannot be cut from itself: name two places")]
+    #[error("{0} cannot be cut from itself: pass two places")]
     SamePlace(String),
-    /// The daemon runs already.
-    #[error("{0} runs already: `transhume lab restart` kills and starts it")]
+    /// The daemon is already running.
+    #[error("{0} is already running: restart it with `transhume lab restart`")]
     AlreadyRunning(String),
     /// A command that the lab needs is not installed.
     #[error("`{tool}` is not installed: run `scripts/setup.sh`, or `apt-get install {package}`")]
@@ -83,7 +83,7 @@ pub enum Error {
         output: String,
     },
     /// A daemon ended or did not become ready.
-    #[error("{what} {problem}; the end of {}:\n{tail}", log.display())]
+    #[error("{what} {problem}; last lines of {}:\n{tail}", log.display())]
     Daemon {
         /// Which daemon.
         what: String,
@@ -94,12 +94,14 @@ pub enum Error {
         /// The log's last lines.
         tail: String,
     },
-    /// A node was started that nobody waits for.
-    #[error("the node of {0} runs, but the coordinator does not: `transhume lab start coordinator`")]
+    /// A node was started without a coordinator.
+    #[error(
+        "the node of {0} runs, but the coordinator does not: start it with `transhume lab start coordinator`"
+    )]
     NoCoordinator(String),
     /// Processes of the lab did not end.
     #[error(
-        "{count} processes of the lab do not end, among them PID {pid}: look what holds it, then try again"
+        "{count} processes of the lab did not end, among them PID {pid}: check what blocks it, then try again"
     )]
     WillNotEnd {
         /// How many are left.

@@ -18,16 +18,16 @@ use crate::record::{Lock, Record};
 use crate::status::{DaemonStatus, HostStatus, Status};
 use crate::{Error, Host, LabName, Place, Result, daemons, mark, network, sweep};
 
-/// How long the daemons may take until the first host is registered, and from then on until the next one is.
+/// Time limit for the first host to register, and for each further one.
 const READY_LIMIT: Duration = Duration::from_secs(30);
 
 /// How often the coordinator is asked meanwhile.
 const READY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How long a running coordinator may take to answer.
+/// Time limit for an answer of a running coordinator.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
-/// A lab to be made.
+/// Parameters of a new lab.
 #[derive(Clone, Debug)]
 pub struct Spec {
     /// Its name.
@@ -38,21 +38,21 @@ pub struct Spec {
     pub program: PathBuf,
 }
 
-/// How far the making of a lab is.
+/// Progress of the creation of a lab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Namespaces, links and keys are made, and daemons started.
+    /// Creating namespaces, links and keys, and starting daemons.
     Networks,
-    /// So many hosts are registered with the coordinator.
+    /// Waiting for hosts to register with the coordinator.
     Ready {
-        /// These.
+        /// Number of registered hosts.
         hosts: usize,
-        /// How many there will be.
+        /// Number of all hosts.
         of: usize,
     },
 }
 
-/// A lab that is there.
+/// An existing lab.
 #[derive(Clone, Debug)]
 pub struct Lab {
     name: LabName,
@@ -61,8 +61,8 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Makes a lab, and returns when all its hosts are registered with its coordinator. What was
-    /// made before a failure is removed again.
+    /// Creates a lab, and returns when all its hosts are registered with its coordinator. After a
+    /// failure, the partial lab is removed.
     ///
     /// # Errors
     /// [`Error::NotRoot`], [`Error::BadSize`], [`Error::AlreadyUp`], [`Error::Daemon`], and those
@@ -71,7 +71,7 @@ impl Lab {
         Self::up_telling(spec, &|_| {})
     }
 
-    /// As [`Self::up`], and tells how far it is.
+    /// Like [`Self::up`], and reports progress to `tell`.
     ///
     /// # Errors
     /// As [`Self::up`].
@@ -86,16 +86,16 @@ impl Lab {
         }
         let _lock = Lock::create(&spec.name, &layout)?;
         Self::make(spec, &layout, tell).inspect_err(|_| {
-            // The first error is the one to report; `down` finds what this leaves.
+            // The first error is reported; `down` removes what this cleanup cannot.
             let _ = sweep::sweep(&layout);
         })
     }
 
-    /// The lab `name`.
+    /// Opens the lab `name`.
     ///
     /// # Errors
-    /// [`Error::NotRoot`], [`Error::NoSuchLab`], [`Error::Incomplete`] if its making was interrupted,
-    /// and [`Error::Busy`] if that goes on.
+    /// [`Error::NotRoot`], [`Error::NoSuchLab`], [`Error::Incomplete`] if its creation was interrupted,
+    /// and [`Error::Busy`] if the creation is in progress.
     pub fn open(name: &LabName) -> Result<Self> {
         require_root()?;
         let layout = Layout::of(name);
@@ -106,8 +106,8 @@ impl Lab {
         Ok(Self { name: name.clone(), layout, record })
     }
 
-    /// Removes all that there is of lab `name`: its processes with all instances, namespaces,
-    /// mounts and files. Nothing happens if there is nothing.
+    /// Removes lab `name` with all remains: its processes and instances, namespaces,
+    /// mounts and files. A lab that does not exist is not an error.
     ///
     /// # Errors
     /// [`Error::NotRoot`], [`Error::Busy`], and those of [`sweep::sweep`].
@@ -118,7 +118,7 @@ impl Lab {
         sweep::sweep(&layout)
     }
 
-    /// As [`Self::down`], of a lab that a crash has left.
+    /// Like [`Self::down`], for a lab that a crash has left behind.
     ///
     /// # Errors
     /// [`Error::Alive`] if any of its processes runs, and as [`Self::down`].
@@ -132,7 +132,7 @@ impl Lab {
         sweep::sweep(&layout)
     }
 
-    /// The names of the labs that are there.
+    /// The names of the existing labs.
     #[must_use]
     pub fn names() -> Vec<LabName> {
         let entries = fs::read_dir(RUN).into_iter().flatten().flatten();
@@ -143,7 +143,7 @@ impl Lab {
         names
     }
 
-    /// Where the lab's files are.
+    /// The paths of the lab's files.
     #[must_use]
     pub fn layout(&self) -> &Layout {
         &self.layout
@@ -154,7 +154,7 @@ impl Lab {
         Host::first(self.record.hosts)
     }
 
-    /// How the lab is.
+    /// The state of the lab.
     ///
     /// # Errors
     /// Those of [`partition::cuts`].
@@ -181,14 +181,14 @@ impl Lab {
         let namespace = File::open(&namespace).doing(|| format!("cannot enter the network of {place}"))?;
         let mut command = Command::new(program);
         command.env(api::SOCKET_VARIABLE, self.layout.socket());
-        // What goes on from there to a network of its own is the lab's all the same.
+        // If the command enters a namespace of its own, the mark in its environment still identifies it.
         command.env(mark::VARIABLE, &self.record.id);
         // SAFETY: between fork and exec only setns is called, and the descriptor is open as long as the command is.
         unsafe { command.pre_exec(move || netns::join(namespace.as_fd())) };
         Ok(command)
     }
 
-    /// Drops all that `one` and `other` send each other, instances' traffic included.
+    /// Drops all packets between `one` and `other`, including instances' traffic.
     ///
     /// # Errors
     /// [`Error::NoSuchHost`], [`Error::SamePlace`], and those of [`partition::cut`].
@@ -196,7 +196,7 @@ impl Lab {
         partition::cut(&self.layout, self.cut_between(one, other)?)
     }
 
-    /// Ends the partition of `one` and `other`.
+    /// Heals the partition of `one` and `other`.
     ///
     /// # Errors
     /// As [`Self::cut`].
@@ -204,7 +204,7 @@ impl Lab {
         partition::heal(&self.layout, self.cut_between(one, other)?)
     }
 
-    /// Ends all partitions.
+    /// Heals all partitions.
     ///
     /// # Errors
     /// Those of [`partition::heal_all`].
@@ -212,7 +212,7 @@ impl Lab {
         partition::heal_all(&self.layout)
     }
 
-    /// Kills the daemon at `place` as a crash would; instances run on.
+    /// Kills the daemon at `place` with SIGKILL; instances continue to run.
     ///
     /// # Errors
     /// [`Error::NoSuchHost`], [`Error::Busy`], [`Error::WillNotEnd`].
@@ -222,8 +222,8 @@ impl Lab {
         daemons::kill(&self.layout, place)
     }
 
-    /// Starts the daemon at `place`, and returns when the coordinator has a connection to each
-    /// node that runs.
+    /// Starts the daemon at `place`, and returns when the coordinator is connected to each
+    /// running node.
     ///
     /// # Errors
     /// [`Error::NoSuchHost`], [`Error::Busy`], [`Error::AlreadyRunning`], [`Error::Daemon`].
@@ -231,7 +231,7 @@ impl Lab {
         self.start_with(place, &[])
     }
 
-    /// The same, with more options, which who starts it again does not know of.
+    /// The same with additional options, which a later start does not repeat.
     ///
     /// # Errors
     /// As [`Lab::start`].
@@ -250,7 +250,7 @@ impl Lab {
         let record = Record::new(spec.hosts, &spec.program)?;
         record.write(layout)?;
         let images = layout.images_in_memory();
-        private::directory(&images).doing(|| format!("cannot make {}", images.display()))?;
+        private::directory(&images).doing(|| format!("cannot create {}", images.display()))?;
         let lab = Self { name: spec.name.clone(), layout: layout.clone(), record };
         network::make(layout, &lab.record)?;
         daemons::make_keys(layout, &lab.record)?;
@@ -287,14 +287,16 @@ impl Lab {
             if Instant::now() > deadline {
                 let seconds = READY_LIMIT.as_secs();
                 let of = awaited.len();
-                let problem = format!("was not ready after {seconds} s more, as {ready} of {of} hosts are");
+                let problem = format!(
+                    "was not ready in time: no progress for {seconds} s, with {ready} of {of} hosts ready"
+                );
                 return Err(daemons::failure(&self.layout, missing, &problem));
             }
             thread::sleep(READY_INTERVAL);
         }
     }
 
-    /// Fails if the daemon that is waited for, or the coordinator, has ended.
+    /// Fails if the awaited daemon, or the coordinator, has ended.
     fn require_running(&self, awaited: Place) -> Result<()> {
         for place in [Place::Coordinator, awaited] {
             if daemons::running(&self.layout, place).is_none() {
@@ -341,13 +343,13 @@ impl Lab {
     }
 }
 
-/// The record of a lab of which everything was made: its daemons are the last of it.
+/// The record of a complete lab; its daemons are created last.
 fn complete(layout: &Layout) -> Option<Record> {
     let was_started = |place| layout.pid_file(place).exists();
     Record::read(layout).filter(|record| Place::all(record.hosts).all(was_started))
 }
 
-/// As [`complete`], when whoever may be making the lab has ended.
+/// Like [`complete`], after a concurrent creation has ended.
 fn complete_by_now(name: &LabName, layout: &Layout) -> Result<Record> {
     let _lock = Lock::take(name, layout)?;
     complete(layout).ok_or_else(|| Error::Incomplete { name: name.to_string() })
@@ -360,7 +362,7 @@ fn first_missing(awaited: &[Host], registered: Option<&[api::Host]>) -> Option<P
     awaited.iter().find(|host| !is_up(host)).map(|host| Place::Host(*host))
 }
 
-/// The hosts that the coordinator knows, or `None` if it does not answer.
+/// The hosts that are registered with the coordinator, or `None` if it does not answer.
 fn registered(socket: &Path) -> Option<Vec<api::Host>> {
     let mut client = Client::send(socket, &Request::Hosts).ok()?;
     client.set_limit(Some(ANSWER_LIMIT)).ok()?;

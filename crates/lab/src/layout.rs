@@ -1,26 +1,26 @@
-//! Where a lab's parts are: addresses, namespaces, files.
+//! Addresses, namespaces and files of a lab.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use crate::{Host, LabName, Place};
 
-/// The most hosts in a lab: they share the last byte of an address.
+/// The most hosts of a lab: the last byte of their addresses distinguishes them.
 pub const MAX_HOSTS: u16 = 250;
 
-/// Under this folder lies one folder for each lab.
+/// The parent directory of the labs' directories.
 pub const RUN: &str = "/run/transhume";
 
-/// Where `ip netns` keeps the names of namespaces.
+/// The directory of named network namespaces of `ip netns`.
 pub const NAMESPACES: &str = "/run/netns";
 
-/// The network in which hosts, instances and the coordinator are.
+/// The prefix length of the network of hosts, instances and the coordinator.
 pub const PREFIX_LENGTH: u8 = 16;
 
-/// Where the coordinator waits for nodes, and each node for the coordinator and other nodes.
+/// The control port of the coordinator and of each node.
 pub const CONTROL_PORT: u16 = 7700;
 
-/// Where each daemon's metrics are.
+/// The port of each daemon's metrics.
 const METRICS_PORT: u16 = 9464;
 
 /// The names and paths of one lab.
@@ -37,19 +37,19 @@ impl Layout {
         Self { name: name.clone(), root: Path::new(RUN).join(format!("lab-{name}")) }
     }
 
-    /// The lab's folder. It exists as long as the lab does, and carries its lock.
+    /// The lab's directory. It exists as long as the lab does, and serves as its lock.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// What the lab is made of ([`crate::record::Record`]).
+    /// The file of the lab's record ([`crate::record::Record`]).
     #[must_use]
     pub fn record(&self) -> PathBuf {
         self.root.join("lab.json")
     }
 
-    /// Keys and certificates of the coordinator and all nodes.
+    /// The directory of the keys and certificates of the coordinator and all nodes.
     #[must_use]
     pub fn pki(&self) -> PathBuf {
         self.root.join("pki")
@@ -61,13 +61,13 @@ impl Layout {
         self.root.join("coordinator.sock")
     }
 
-    /// The folder in which the daemon at `place` keeps its state.
+    /// The state directory of the daemon at `place`.
     #[must_use]
     pub fn state(&self, place: Place) -> PathBuf {
         self.root.join(place.to_string())
     }
 
-    /// Where images of instances lie in memory: `/run` may be small.
+    /// The directory of image files in memory, because `/run` may be small.
     #[must_use]
     pub fn images_in_memory(&self) -> PathBuf {
         Path::new("/dev/shm").join(format!("transhume-lab-{}", self.name))
@@ -79,13 +79,13 @@ impl Layout {
         self.root.join(format!("{place}.log"))
     }
 
-    /// Who the daemon at `place` is ([`crate::process::Identity`]).
+    /// The file with the process of the daemon at `place` ([`crate::process::Identity`]).
     #[must_use]
     pub fn pid_file(&self, place: Place) -> PathBuf {
         self.root.join(format!("{place}.pid"))
     }
 
-    /// What the names of all namespaces of this lab, and of no other, begin with.
+    /// The prefix of the names of this lab's namespaces, unique to it.
     #[must_use]
     pub fn namespace_prefix(&self) -> String {
         format!("th-{}-", self.name)
@@ -104,7 +104,7 @@ impl Layout {
     }
 }
 
-/// The switch's port to which `place` is plugged.
+/// The switch's port of `place`.
 #[must_use]
 pub fn port(place: Place) -> String {
     match place {
@@ -113,7 +113,7 @@ pub fn port(place: Place) -> String {
     }
 }
 
-/// What is plugged to the switch's port `name`.
+/// The place at the switch's port `name`.
 #[must_use]
 pub fn place_of_port(name: &str) -> Option<Place> {
     if name == "c" { Some(Place::Coordinator) } else { name.parse().map(Place::Host).ok() }
@@ -128,7 +128,7 @@ pub fn address(place: Place) -> Ipv4Addr {
     }
 }
 
-/// The MAC address of `place`: a bridge without a fixed one changes it with its ports.
+/// The MAC of `place`; it is fixed, because a bridge would otherwise change its MAC with its ports.
 #[must_use]
 pub fn mac(place: Place) -> String {
     match place {
@@ -137,13 +137,13 @@ pub fn mac(place: Place) -> String {
     }
 }
 
-/// Where the daemon at `place` listens for other daemons.
+/// The control address of the daemon at `place`.
 #[must_use]
 pub fn control_address(place: Place) -> SocketAddr {
     (address(place), CONTROL_PORT).into()
 }
 
-/// Where the metrics of the daemon at `place` are.
+/// The address of the metrics of the daemon at `place`.
 #[must_use]
 pub fn metrics_address(place: Place) -> SocketAddr {
     (address(place), METRICS_PORT).into()

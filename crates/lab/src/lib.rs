@@ -9,12 +9,12 @@
 //!  ────h1─────────────────h2──────────────c────  bridge `switch` in th-LAB-sw
 //! ```
 //!
-//! All that leaves a host, its own traffic and that of its instances, passes its port of the
-//! switch, so that [`Lab::cut`] needs one rule for each direction there.
+//! All traffic of a host and of its instances passes its port of the
+//! switch, so that [`Lab::cut`] needs one rule per direction there.
 //!
-//! What a lab owns can be found again without its files: namespaces by their names, processes by
-//! the namespace they are in or by the mark in their environment ([`mark::VARIABLE`]), mounts and
-//! files by their path. [`Lab::down`] goes by that, and so also clears away what a crash has left.
+//! A lab's resources can be found without its files: namespaces by their names, processes by
+//! their namespace or by the mark in their environment ([`mark::VARIABLE`]), mounts and
+//! files by their paths. [`Lab::down`] uses this, and so also removes the remains of a crash.
 
 pub mod daemons;
 pub mod error;
@@ -36,5 +36,5 @@ pub use error::Error;
 pub use lab::{Lab, Progress, Spec};
 pub use name::{Host, LabName, Place};
 
-/// What this crate's functions return.
+/// The result type of this crate.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -1,4 +1,4 @@
-//! How a lab's processes are recognised, whoever has become their parent since.
+//! Recognises a lab's processes, even after they were reparented.
 
 use std::collections::HashSet;
 use std::fs;
@@ -7,28 +7,28 @@ use std::path::Path;
 
 use crate::process::{self, Identity};
 
-/// Every daemon of a lab, and what `lab exec` starts, has this variable in its environment, with the lab's own number as value.
-/// The first process of an instance, whose environment is the user's, has it among its arguments:
-/// with it ends the instance.
+/// Every daemon of a lab, and each command of `lab exec`, has this variable in its environment; its value is the lab's id.
+/// The first process of an instance, whose environment is the user's, has it among its arguments instead; the
+/// instance ends with it.
 pub const VARIABLE: &str = "TRANSHUME_LAB_ID";
 
-/// The mark of the lab with number `id`, in an environment or as an argument.
+/// The mark of the lab with this id, in an environment or as an argument.
 #[must_use]
 pub fn assignment(id: &str) -> String {
     format!("{VARIABLE}={id}")
 }
 
-/// What makes a process one of the lab's.
+/// Criteria for the processes of a lab.
 #[derive(Debug)]
 pub struct Marks {
     assignment: Option<String>,
     namespaces: HashSet<(u64, u64)>,
-    /// How the names of its cgroups begin.
+    /// The prefix of the names of its cgroups.
     cgroups: Option<String>,
 }
 
 impl Marks {
-    /// Processes of the lab with this number (if it is still known) or in these namespaces.
+    /// Matches processes with this lab id (if it is known) or in these namespaces.
     #[must_use]
     pub fn new<'a>(lab_id: Option<&str>, namespaces: impl Iterator<Item = &'a Path>) -> Self {
         Self {
@@ -38,14 +38,14 @@ impl Marks {
         }
     }
 
-    /// And those in cgroups whose names begin so: what an OCI runtime starts has neither the mark nor a namespace of the lab's at
-    /// first, and is left to itself if the runtime is killed then.
+    /// Also matches processes in cgroups with this prefix: a process that an OCI runtime starts has neither the mark nor a namespace of the lab at
+    /// first, and is orphaned if the runtime is killed then.
     #[must_use]
     pub fn and_in_cgroups(self, prefix: String) -> Self {
         Self { cgroups: Some(prefix), ..self }
     }
 
-    /// The lab's processes, without the caller.
+    /// The matching processes, without the caller.
     pub fn processes(&self) -> impl Iterator<Item = Identity> {
         let caller = std::process::id();
         process::all().filter(move |found| found.pid.unsigned_abs() != caller && self.owns(found.pid))
@@ -92,7 +92,7 @@ mod tests {
         let mut instance = Command::new("sh").args(script).stdin(Stdio::piped()).spawn().unwrap();
         let mut other = Command::new("sleep").arg("60").env(VARIABLE, "test-mark-12").spawn().unwrap();
         let marks = Marks::new(Some("test-mark-1"), std::iter::empty());
-        // A child carries its parent's environment until it has become its program: look when it has.
+        // A child carries its parent's environment until `execve`, so wait for that.
         let found = loop {
             let found: BTreeSet<_> = marks.processes().map(|found| found.pid.unsigned_abs()).collect();
             if found.len() > 1 {

@@ -14,7 +14,7 @@ use crate::layout::MAX_HOSTS;
 pub struct LabName(String);
 
 impl LabName {
-    /// The name of a lab that was given none.
+    /// The default name of a lab.
     pub const DEFAULT: &'static str = "lab";
 
     /// The name as text.
@@ -43,7 +43,7 @@ impl fmt::Display for LabName {
     }
 }
 
-/// A host of a lab, by its number from 1.
+/// A host of a lab, numbered from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Host(u16);
@@ -96,13 +96,13 @@ impl fmt::Display for Host {
     }
 }
 
-/// Where in a lab a daemon runs, and what a partition separates.
+/// The place of a daemon, and an end of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum Place {
-    /// Where the coordinator runs.
+    /// The place of the coordinator.
     Coordinator,
-    /// A host, where a node runs.
+    /// A host with its node.
     Host(Host),
 }
 

@@ -9,10 +9,10 @@ use crate::record::Record;
 use crate::tool::{IP, Tool};
 use crate::{Place, Result, partition};
 
-/// Makes the switch, then a namespace for each place, plugged to the switch and with its address.
+/// Creates the switch, then a namespace for each place, connected to the switch and with its address.
 ///
 /// # Errors
-/// Those of [`crate::tool::Tool::run`]. What was made before the failure stays.
+/// Those of [`crate::tool::Tool::run`]. Resources created before the failure stay.
 pub fn make(layout: &Layout, record: &Record) -> Result<()> {
     let ip = IP.of_lab(&record.id);
     make_switch(ip, &layout.switch())?;
@@ -22,7 +22,7 @@ pub fn make(layout: &Layout, record: &Record) -> Result<()> {
     partition::prepare(layout, &record.id)
 }
 
-/// Removes every namespace of the lab that has a name. It lives on while processes are in it.
+/// Deletes every named namespace of the lab. A namespace lives on while processes are in it.
 ///
 /// # Errors
 /// Those of [`crate::tool::Tool::run`].
@@ -30,7 +30,7 @@ pub fn remove(layout: &Layout) -> Result<()> {
     namespaces(layout).iter().try_for_each(|name| IP.run(&["netns", "delete", name]).map(drop))
 }
 
-/// The names of the lab's namespaces that exist.
+/// The names of the existing namespaces of the lab.
 #[must_use]
 pub fn namespaces(layout: &Layout) -> Vec<String> {
     let prefix = layout.namespace_prefix();
@@ -41,7 +41,7 @@ pub fn namespaces(layout: &Layout) -> Vec<String> {
     names
 }
 
-/// The file by which one can enter the namespace `name`.
+/// The file of the namespace `name`.
 #[must_use]
 pub fn namespace_file(name: &str) -> PathBuf {
     PathBuf::from(NAMESPACES).join(name)
@@ -61,8 +61,8 @@ fn make_place(ip: Tool<'_>, layout: &Layout, place: Place) -> Result<()> {
     batch(ip, &switch, &format!("link set {port} master switch up\n"))
 }
 
-/// What a place looks like inside: its address lies on the bridge of a host, to which the
-/// instances are plugged as well, or directly on the coordinator's only interface.
+/// The configuration inside a place: a host's address is on its bridge, to which instances
+/// are connected too; the coordinator's is directly on its interface.
 fn inside(place: Place, inner: &str) -> String {
     let (address, mac) = (layout::address(place), layout::mac(place));
     let mut lines = "link set lo up\n".to_owned();

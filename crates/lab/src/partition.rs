@@ -1,7 +1,7 @@
-//! Partitions: pairs of places between which the switch drops everything.
+//! Partitions: pairs of places between which the switch drops all packets.
 //!
-//! One nftables set in the switch's namespace holds the pairs of ports, one element for each
-//! direction, so that the kernel's state is the only state.
+//! One nftables set in the switch's namespace holds the pairs of ports, one element per
+//! direction, so the kernel holds the only copy of this state.
 
 use std::collections::BTreeSet;
 
@@ -43,7 +43,7 @@ impl Cut {
     }
 }
 
-/// Makes the switch ready for cuts.
+/// Prepares the switch for partitions.
 pub(crate) fn prepare(layout: &Layout, lab_id: &str) -> Result<()> {
     let rules = format!(
         "add table bridge {TABLE}
@@ -54,7 +54,7 @@ pub(crate) fn prepare(layout: &Layout, lab_id: &str) -> Result<()> {
     in_switch(NSENTER.of_lab(lab_id), layout, &["-f", "-"], &rules).map(drop)
 }
 
-/// Separates two places. Nothing happens if they are separated.
+/// Separates two places. It is idempotent.
 ///
 /// # Errors
 /// Those of [`crate::tool::Tool::run`].
@@ -62,7 +62,7 @@ pub fn cut(layout: &Layout, cut: Cut) -> Result<()> {
     nft(layout, &format!("add element bridge {TABLE} {SET} {}\n", cut.elements())).map(drop)
 }
 
-/// Joins two places again. Nothing happens if they are joined.
+/// Heals a partition. It is idempotent.
 ///
 /// # Errors
 /// Those of [`crate::tool::Tool::run`].
@@ -73,7 +73,7 @@ pub fn heal(layout: &Layout, cut: Cut) -> Result<()> {
     nft(layout, &format!("delete element bridge {TABLE} {SET} {}\n", cut.elements())).map(drop)
 }
 
-/// Joins all places again.
+/// Heals all partitions.
 ///
 /// # Errors
 /// Those of [`crate::tool::Tool::run`].
@@ -81,7 +81,7 @@ pub fn heal_all(layout: &Layout) -> Result<()> {
     nft(layout, &format!("flush set bridge {TABLE} {SET}\n")).map(drop)
 }
 
-/// The cuts there are.
+/// The present partitions.
 ///
 /// # Errors
 /// Those of [`crate::tool::Tool::run`].
@@ -100,7 +100,7 @@ fn in_switch(nsenter: Tool<'_>, layout: &Layout, arguments: &[&str], input: &str
     nsenter.feed(&[&[enter.as_str(), "nft"], arguments].concat(), input)
 }
 
-/// As much of nft's JSON as is needed.
+/// The used part of nft's JSON.
 #[derive(Deserialize)]
 struct Listing {
     nftables: Vec<Object>,

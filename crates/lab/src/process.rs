@@ -1,4 +1,4 @@
-//! Processes that are recognised before they are signalled, since a PID alone may have a new owner.
+//! Identifies processes before they are signalled, because a PID may be reused.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
-/// A process, told from all others that have or had its PID since the machine booted.
+/// Identifies a process uniquely since the machine booted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// The process' PID.
@@ -19,7 +19,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Who runs as `pid`; `None` if nobody does, or has ended and waits for its parent.
+    /// The process with `pid`; `None` if there is none, or it is a zombie.
     #[must_use]
     pub fn of(pid: i32) -> Option<Self> {
         let stat = fs::read_to_string(file(pid, "stat")).ok()?;
@@ -32,16 +32,16 @@ impl Identity {
         Self::of(self.pid) == Some(self)
     }
 
-    /// A handle of the process, unless it has ended.
+    /// A handle (pidfd) of the process, unless it has ended.
     #[must_use]
     pub fn open(self) -> Option<Handle> {
         let descriptor = pidfd_open(Pid::from_raw(self.pid)?, PidfdFlags::empty()).ok()?;
-        // The descriptor now holds the PID: who has it is who it was opened for, or not ours.
+        // The pidfd pins the PID: checking again tells whether it is still the same process.
         self.is_running().then_some(Handle { identity: self, descriptor })
     }
 }
 
-/// A running or ended process, whose PID nobody else gets while this lives.
+/// A pidfd of a running or ended process; its PID is not reused while this lives.
 #[derive(Debug)]
 pub struct Handle {
     identity: Identity,
@@ -49,7 +49,7 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Who it is.
+    /// The identity of the process.
     #[must_use]
     pub fn identity(&self) -> Identity {
         self.identity
@@ -57,12 +57,12 @@ impl Handle {
 
     /// Ends the process at once.
     pub fn kill(&self) {
-        // It fails only for a process that has ended.
+        // This fails only for a process that has ended.
         let _ = pidfd_send_signal(&self.descriptor, Signal::KILL);
     }
 }
 
-/// Waits until all of `processes` have ended, and returns those that have not by `deadline`.
+/// Waits until all `processes` have ended, and returns those that have not by `deadline`.
 #[must_use]
 pub fn wait_for_end(mut processes: Vec<Handle>, deadline: Instant) -> Vec<Handle> {
     while let Some(first) = processes.first() {
@@ -77,7 +77,7 @@ pub fn wait_for_end(mut processes: Vec<Handle>, deadline: Instant) -> Vec<Handle
     processes
 }
 
-/// Everybody who runs.
+/// All running processes.
 pub fn all() -> impl Iterator<Item = Identity> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| Identity::of(entry.file_name().to_str()?.parse().ok()?))
@@ -89,7 +89,7 @@ pub fn file(pid: i32, name: &str) -> PathBuf {
     Path::new("/proc").join(pid.to_string()).join(name)
 }
 
-/// The start time in the text of `/proc/PID/stat`, whose second field may hold anything; `None`
+/// The start time in the text of `/proc/PID/stat`, whose second field may contain any characters; `None`
 /// for a process that has ended.
 fn start_time(stat: &str) -> Option<u64> {
     let (_, after_name) = stat.rsplit_once(')')?;

@@ -1,4 +1,4 @@
-//! What a lab is made of, written before anything of it is made.
+//! The record of a lab, written before its resources are created.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -13,23 +13,23 @@ use crate::error::Doing;
 use crate::layout::Layout;
 use crate::{Error, LabName, Result, run_folder};
 
-/// How long to wait for whoever is changing a lab, and how often to look meanwhile.
+/// How long to wait for a concurrent change of a lab, and how often to check.
 const LOCK_LIMIT: Duration = Duration::from_secs(2);
 const LOCK_INTERVAL: Duration = Duration::from_millis(5);
 
-/// What has to be known of a lab besides its name.
+/// The facts about a lab besides its name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// The value of [`crate::mark::VARIABLE`] for its processes.
     pub id: String,
-    /// How many hosts it has.
+    /// Number of hosts.
     pub hosts: u16,
     /// The `transhume` binary that its daemons run.
     pub program: PathBuf,
 }
 
 impl Record {
-    /// A record with a number that no other lab has.
+    /// A record with a unique id.
     ///
     /// # Errors
     /// Those of reading the kernel's random numbers.
@@ -39,7 +39,7 @@ impl Record {
         Ok(Self { id: id.trim().to_owned(), hosts, program: program.to_owned() })
     }
 
-    /// The record of a lab, or `None` if there is none that can be read.
+    /// The record of a lab, or `None` if none is readable.
     #[must_use]
     pub fn read(layout: &Layout) -> Option<Self> {
         serde_json::from_slice(&fs::read(layout.record()).ok()?).ok()
@@ -54,7 +54,7 @@ impl Record {
     }
 }
 
-/// Writes `value` so that readers see either the old file or all of the new one.
+/// Writes `value` atomically: readers see either the old or the new file.
 ///
 /// # Errors
 /// Those of writing and renaming a file.
@@ -66,17 +66,17 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
         .doing(|| format!("cannot write {}", path.display()))
 }
 
-/// The right to change a lab, held until this is dropped or its process ends.
+/// Exclusive access to a lab, held until this is dropped or its process ends.
 #[derive(Debug)]
 pub struct Lock {
     _folder: File,
 }
 
 impl Lock {
-    /// Makes the lab's folder, which others cannot open and so cannot lock, and locks it.
+    /// Creates the lab's directory, which other users cannot open and so cannot lock, and locks it.
     ///
     /// # Errors
-    /// [`Error::AlreadyUp`] if the folder is there.
+    /// [`Error::AlreadyUp`] if the directory exists.
     pub fn create(name: &LabName, layout: &Layout) -> Result<Self> {
         let root = layout.root();
         match run_folder::add(root) {
@@ -84,12 +84,12 @@ impl Lock {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 Err(Error::AlreadyUp { name: name.to_string() })
             }
-            Err(source) => Err(Error::Io { what: format!("cannot make {}", root.display()), source }),
+            Err(source) => Err(Error::Io { what: format!("cannot create {}", root.display()), source }),
         }
     }
 
-    /// Locks a lab that is there, and waits a little for whoever is changing it: of
-    /// a killed command, a child may hold the lock for a moment longer, until it runs its program.
+    /// Locks an existing lab, and waits a little for a concurrent change: after
+    /// a command was killed, its child may hold the lock until `execve`.
     ///
     /// # Errors
     /// [`Error::NoSuchLab`], [`Error::Busy`].
@@ -106,7 +106,7 @@ impl Lock {
         Ok(Self { _folder: folder })
     }
 
-    /// As [`Self::take`]; `None` if the lab is not there.
+    /// Like [`Self::take`]; `None` if the lab does not exist.
     ///
     /// # Errors
     /// [`Error::Busy`].

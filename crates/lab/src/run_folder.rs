@@ -1,4 +1,4 @@
-//! The folder of all labs, which the first one makes and the last one removes.
+//! The parent directory of all labs, which the first lab creates and the last one removes.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind};
@@ -9,25 +9,25 @@ use std::time::{Duration, Instant};
 
 use crate::layout::RUN;
 
-/// Where who adds to the folder, or removes it, has its turn. It lies beside the folder, and goes with it.
+/// The lock for creating and removing the directory. It is beside the directory, and is removed with it.
 const TURN: &str = "/run/transhume-labs";
 
-/// How long to wait for a turn, which takes microseconds, and how often to look meanwhile.
+/// How long to wait for the lock, which is held for microseconds, and how often to check.
 const TURN_LIMIT: Duration = Duration::from_secs(2);
 const TURN_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Makes `root`, a lab's folder, which others cannot open.
+/// Creates `root`, a lab's directory, which other users cannot open.
 ///
 /// # Errors
-/// [`ErrorKind::AlreadyExists`] if it is there, and those of making directories and of locking.
+/// [`ErrorKind::AlreadyExists`] if it exists, and those of creating directories and of locking.
 pub fn add(root: &Path) -> io::Result<()> {
     let _turn = turn()?;
     fs::create_dir_all(RUN)?;
     DirBuilder::new().mode(0o700).create(root)
 }
 
-/// Removes the folder, and the file of the RDMA device with it, unless another lab or a coordinator keeps
-/// something there.
+/// Removes the directory, and the file of the RDMA device with it, unless another lab or a coordinator has
+/// files there.
 ///
 /// # Errors
 /// Those of locking.
@@ -50,7 +50,7 @@ fn turn() -> io::Result<File> {
             None if Instant::now() > deadline => {
                 return Err(io::Error::new(
                     ErrorKind::TimedOut,
-                    format!("another has held {TURN} for too long"),
+                    format!("another process holds {TURN} for too long"),
                 ));
             }
             None => thread::sleep(TURN_INTERVAL),

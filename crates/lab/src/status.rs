@@ -1,4 +1,4 @@
-//! How a lab is.
+//! The state of a lab.
 
 use std::net::Ipv4Addr;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::{Host, Place};
 
-/// What [`crate::Lab::status`] finds.
+/// The result of [`crate::Lab::status`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Status {
     /// The lab's name.
@@ -17,7 +17,7 @@ pub struct Status {
     pub coordinator: DaemonStatus,
     /// The hosts, in the order of their numbers.
     pub hosts: Vec<HostStatus>,
-    /// The pairs of places that cannot reach each other.
+    /// The partitions.
     pub cuts: Vec<(Place, Place)>,
 }
 

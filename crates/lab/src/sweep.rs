@@ -1,4 +1,4 @@
-//! Clearing a lab away, whatever state it is in.
+//! Removes a lab in any state.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -14,11 +14,11 @@ use crate::process::{Handle, wait_for_end};
 use crate::record::Record;
 use crate::{Error, Result, network, run_folder};
 
-/// How long killed processes may take to end: they may be writing out large images.
+/// Time limit for killed processes to end: they may be writing large image files.
 const END_LIMIT: Duration = Duration::from_secs(30);
 
-/// Ends the lab's processes, then removes its namespaces, mounts, cgroups and files. Nothing of it need
-/// be there.
+/// Kills the lab's processes, then removes its namespaces, mounts, cgroups and files. None of them need
+/// exist.
 ///
 /// # Errors
 /// [`Error::WillNotEnd`], and those of removing namespaces, mounts, cgroups and files.
@@ -30,7 +30,7 @@ pub fn sweep(layout: &Layout) -> Result<()> {
     remove_files(layout)
 }
 
-/// What makes a process one of the lab's, as far as it was made.
+/// Criteria for the lab's processes, as far as the lab was created.
 pub fn marks(layout: &Layout) -> Marks {
     let record = Record::read(layout);
     let namespaces = network::namespaces(layout);
@@ -39,7 +39,7 @@ pub fn marks(layout: &Layout) -> Marks {
     Marks::new(id, files.iter().map(PathBuf::as_path)).and_in_cgroups(cgroup_prefix(layout))
 }
 
-/// Ends the lab's processes and waits for their end. Looks again until none is found, since one
+/// Kills the lab's processes and waits for their end. Repeats until none is left, because a process
 /// may have started another before it was killed.
 fn end_processes(layout: &Layout) -> Result<()> {
     let deadline = Instant::now() + END_LIMIT;
@@ -65,7 +65,7 @@ fn detach_mounts(layout: &Layout) -> Result<()> {
     Ok(())
 }
 
-/// Removes the cgroups of containers, in which nothing runs any more.
+/// Removes the empty cgroups of containers.
 fn remove_cgroups(layout: &Layout) -> Result<()> {
     let prefix = cgroup_prefix(layout);
     let mounts = fs::read_to_string("/proc/self/mounts").doing(|| "cannot read /proc/self/mounts".into())?;
@@ -80,12 +80,12 @@ fn remove_cgroups(layout: &Layout) -> Result<()> {
     Ok(())
 }
 
-/// How the names of the lab's cgroups begin. No other lab's do: there is no hyphen in a lab's name.
+/// The prefix of the names of the lab's cgroups, unique because a lab's name contains no hyphen.
 fn cgroup_prefix(layout: &Layout) -> String {
     format!("{}-", fabric::cgroup_name(layout.root()))
 }
 
-/// Where `/proc/self/mounts` has hierarchies of cgroups.
+/// The cgroup hierarchies in `/proc/self/mounts`.
 fn hierarchies(mounts: &str) -> impl Iterator<Item = PathBuf> {
     let is_one =
         |line: &&str| line.split(' ').nth(2).is_some_and(|kind| ["cgroup", "cgroup2"].contains(&kind));
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(found, ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/unified"].map(PathBuf::from));
     }
 
-    /// As an OCI runtime's that was killed while it made a container.
+    /// As after an OCI runtime that was killed while it created a container.
     #[test]
     fn what_has_nothing_but_a_cgroup_of_the_lab_is_ended_with_it() {
         let layout = Layout::of(&format!("s{:x}", std::process::id()).parse().unwrap());

@@ -1,4 +1,4 @@
-//! Running `ip`, `nft` and their like.
+//! Runs `ip`, `nft` and similar tools.
 
 use std::io::{ErrorKind, Write};
 use std::process::{Command, Output, Stdio};
@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 use crate::error::Doing;
 use crate::{Error, Result, mark};
 
-/// A command of the system that the lab needs.
+/// A system command that the lab requires.
 #[derive(Clone, Copy, Debug)]
 pub struct Tool<'a> {
     name: &'static str,
@@ -18,12 +18,12 @@ pub struct Tool<'a> {
 pub const IP: Tool<'static> = Tool { name: "ip", package: "iproute2", lab_id: None };
 /// Packet filter.
 pub const NFT: Tool<'static> = Tool { name: "nft", package: "nftables", lab_id: None };
-/// Runs a command in other namespaces. `ip netns exec` would give it a mount namespace of its
-/// own as well, with a mount that CRIU refuses.
+/// Runs a command in other namespaces. `ip netns exec` is not used, because it creates a mount namespace
+/// with a mount that CRIU rejects.
 pub const NSENTER: Tool<'static> = Tool { name: "nsenter", package: "util-linux", lab_id: None };
 
 impl<'a> Tool<'a> {
-    /// The same tool as a process of the lab with this number: should it outlive its caller,
+    /// The same tool as a process of the lab with this id: if it outlives its caller,
     /// `lab down` finds it.
     #[must_use]
     pub fn of_lab(self, id: &'a str) -> Self {
@@ -33,12 +33,12 @@ impl<'a> Tool<'a> {
     /// Runs the tool with `arguments` and returns its standard output.
     ///
     /// # Errors
-    /// [`Error::MissingTool`], or [`Error::Tool`] with what it wrote to standard error.
+    /// [`Error::MissingTool`], or [`Error::Tool`] with its standard error.
     pub fn run(self, arguments: &[&str]) -> Result<String> {
         self.feed(arguments, "")
     }
 
-    /// The same with `input` at its standard input.
+    /// Likewise, with `input` on its standard input.
     ///
     /// # Errors
     /// As [`Self::run`].
@@ -53,7 +53,7 @@ impl<'a> Tool<'a> {
         })
     }
 
-    /// Makes sure that the tool is there.
+    /// Checks that the tool is installed.
     ///
     /// # Errors
     /// [`Error::MissingTool`].
@@ -76,7 +76,7 @@ impl<'a> Tool<'a> {
             .spawn()
             .map_err(|error| self.not_started(error))?;
         if let Some(mut stdin) = child.stdin.take() {
-            // A tool that ends without having read all says why on standard error.
+            // If the tool ends without reading all input, its standard error has the reason.
             let _ = stdin.write_all(input.as_bytes());
         }
         child.wait_with_output().doing(|| format!("cannot wait for {}", self.name))

@@ -20,11 +20,12 @@ use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
 use softhca::asymmetric::{Among, light_fence};
 
-use waiting::{KnownGuard, KnownLock, futex, has_known_lock};
+use waiting::{futex, lock};
 
 /// No thread has this identity.
 const NOBODY: usize = 0;
@@ -59,9 +60,7 @@ const MOST_PATIENCE: u32 = 1 << 20;
 pub(crate) struct BiasedLock<T> {
     /// The owner's seat, or null.
     owner: AtomicPtr<Seat>,
-    /// The seat of the last owner, who may still be inside, or null. Changed under the mutex.
-    former: AtomicPtr<Seat>,
-    habits: KnownLock<Habits>,
+    habits: Mutex<Habits>,
     value: UnsafeCell<T>,
 }
 
@@ -77,6 +76,8 @@ pub(crate) struct Habits {
     may_own: bool,
     /// All that have owned the lock.
     seats: Vec<&'static Seat>,
+    /// The seat of the last owner, which may still be inside.
+    former: Option<&'static Seat>,
 }
 
 impl<T> BiasedLock<T> {
@@ -84,13 +85,13 @@ impl<T> BiasedLock<T> {
         let may_own = Among::Threads.register();
         Self {
             owner: AtomicPtr::new(ptr::null_mut()),
-            former: AtomicPtr::new(ptr::null_mut()),
-            habits: KnownLock::new(Habits {
+            habits: Mutex::new(Habits {
                 last: NOBODY,
                 in_a_row: 0,
                 patience: PATIENCE,
                 may_own,
                 seats: Vec::new(),
+                former: None,
             }),
             value: UnsafeCell::new(value),
         }
@@ -130,57 +131,45 @@ impl<T> BiasedLock<T> {
     #[cold]
     pub(crate) fn lock_often(&self) -> Guard<'_, T> {
         let me = this_thread();
-        let mut habits = self.habits.lock();
-        self.end_ownership();
-        let Some(seat) = habits.become_owner(me, self.former()) else {
+        let mut habits = lock(&self.habits);
+        self.end_ownership(&habits);
+        let Some(seat) = habits.become_owner(me) else {
             return Guard::ByMutex { lock: self, _habits: habits };
         };
         seat.inside.store(INSIDE, Ordering::Relaxed);
-        self.former.store(ptr::from_ref(seat).cast_mut(), Ordering::Release);
         self.owner.store(ptr::from_ref(seat).cast_mut(), Ordering::Release);
         Guard::ByOwner(OwnerGuard { lock: self, seat })
     }
 
     /// Takes the mutex: only an owner that is inside is before the caller from now on.
     pub(crate) fn claim(&self) -> Claim<'_, T> {
-        Claim { lock: self, habits: self.habits.lock() }
+        Claim { lock: self, habits: lock(&self.habits) }
     }
 
     /// Takes the lock if it is free and uncontended.
     pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
-        let habits = self.habits.try_lock()?;
+        let habits = match self.habits.try_lock() {
+            Ok(habits) => habits,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
         self.owner.store(ptr::null_mut(), Ordering::Relaxed);
         Among::Threads.fence();
-        let is_held = self.former().is_some_and(Seat::is_inside);
+        let is_held = habits.former.is_some_and(Seat::is_inside);
         (!is_held).then_some(Guard::ByMutex { lock: self, _habits: habits })
     }
 
-    /// Takes the lock, for a thread that may have it already, and be in a handler of a signal: `None` if so.
-    pub(crate) fn lock_unless_mine(&self) -> Option<Guard<'_, T>> {
-        (!self.is_mine()).then(|| self.claim().enter())
-    }
-
-    /// In a forked child: no thread owns it, also not the one that forked in a handler of a signal while it was inside.
+    /// In a forked child: no thread owns it, in particular none of the parent's that came to own it after `before`.
     pub(crate) fn disown(&self) {
         self.owner.store(ptr::null_mut(), Ordering::Relaxed);
     }
 
-    fn is_mine(&self) -> bool {
-        let is_inside = self.former().is_some_and(|seat| seat.thread == this_thread() && seat.is_inside());
-        is_inside || has_known_lock()
-    }
-
-    fn former(&self) -> Option<&'static Seat> {
-        // SAFETY: a seat is never freed.
-        unsafe { self.former.load(Ordering::Acquire).as_ref() }
-    }
-
     /// Waits until no owner is inside. The caller holds the mutex.
-    fn end_ownership(&self) {
+    fn end_ownership(&self, habits: &Habits) {
         if !self.owner.swap(ptr::null_mut(), Ordering::Relaxed).is_null() {
             Among::Threads.fence();
         }
-        if let Some(seat) = self.former() {
+        if let Some(seat) = habits.former {
             wait_for(seat);
         }
     }
@@ -188,7 +177,7 @@ impl<T> BiasedLock<T> {
 
 impl Habits {
     /// The seat of thread `me`, if it is to own the lock from now on.
-    fn become_owner(&mut self, me: usize, former: Option<&Seat>) -> Option<&'static Seat> {
+    fn become_owner(&mut self, me: usize) -> Option<&'static Seat> {
         self.in_a_row = if self.last == me { self.in_a_row + 1 } else { 0 };
         self.last = me;
         if self.in_a_row < self.patience || !self.may_own {
@@ -196,10 +185,11 @@ impl Habits {
         }
         self.in_a_row = 0;
         let seat = self.seat_of(me)?;
-        if former.is_some_and(|former| former.thread != me) {
+        if self.former.is_some_and(|former| former.thread != me) {
             // Two threads that take turns are better off with the mutex.
             self.patience = (self.patience * 2).min(MOST_PATIENCE);
         }
+        self.former = Some(seat);
         Some(seat)
     }
 
@@ -281,13 +271,13 @@ impl<T> Drop for OwnerGuard<'_, T> {
 /// The mutex is held, and an owner may still be inside.
 pub(crate) struct Claim<'a, T> {
     lock: &'a BiasedLock<T>,
-    habits: KnownGuard<'a, Habits>,
+    habits: MutexGuard<'a, Habits>,
 }
 
 impl<'a, T> Claim<'a, T> {
     /// Ends the ownership, if there is one.
     pub(crate) fn enter(self) -> Guard<'a, T> {
-        self.lock.end_ownership();
+        self.lock.end_ownership(&self.habits);
         Guard::ByMutex { lock: self.lock, _habits: self.habits }
     }
 }
@@ -298,7 +288,7 @@ pub(crate) enum Guard<'a, T> {
     ByMutex {
         lock: &'a BiasedLock<T>,
         /// Unlocked when they are dropped.
-        _habits: KnownGuard<'a, Habits>,
+        _habits: MutexGuard<'a, Habits>,
     },
 }
 
@@ -380,7 +370,7 @@ mod tests {
     fn a_late_owner_does_not_disturb_the_next_one() {
         let lock = BiasedLock::new(());
         drop(own(&lock));
-        let late = lock.former().unwrap();
+        let late = lock.habits.lock().unwrap().former.unwrap();
         thread::scope(|scope| {
             let (say, hear) = std::sync::mpsc::channel();
             let (end, ended) = std::sync::mpsc::channel::<()>();

@@ -38,12 +38,10 @@ extern "C" fn watch() {
 unsafe extern "C" fn before() {
     let _whole = Uncancelled::new();
     let Some(process) = Process::current() else { return };
-    if let Some(state) = process.lock_for_fork() {
-        let mut held = Held { process, state };
-        held.state.device.before_fork();
-        // SAFETY: a child has another process only when no thread of its parent's is left in it.
-        unsafe { HELD.put(held) };
-    }
+    let mut held = Held { process, state: process.lock_for_fork() };
+    held.state.device.before_fork();
+    // SAFETY: a child has another process only when no thread of its parent's is left in it.
+    unsafe { HELD.put(held) };
 }
 
 unsafe extern "C" fn in_parent() {
@@ -58,15 +56,14 @@ unsafe extern "C" fn in_child() {
     // SAFETY: the child is new, and an attaching thread does not fork.
     unsafe { ATTACHING.renew() };
     let Some(held) = HELD.take() else {
-        // It may have been attached since it was looked, or the thread is amid a call: of its links nothing is known here.
+        // Another thread may have attached the process since `before`: its links are not known here.
         if let Some(process) = Process::current() {
             leave(process).into_iter().for_each(close);
         }
         return;
     };
-    let (Held { process, state }, _) = &held;
-    let node = leave(process);
-    state.device.link_descriptors().into_iter().chain(node).for_each(close);
+    let node = leave(held.process);
+    held.state.device.link_descriptors().into_iter().chain(node).for_each(close);
 }
 
 /// Leaves the device to the parent. Returns the child's copy of the connection to the node.

@@ -163,7 +163,7 @@ impl Process {
         unsafe { libc::atexit(send_the_last) };
     }
 
-    /// In a forked child: the device stays with the parent, and the child may attach anew.
+    /// In a forked child: the device stays with the parent, and the child may attach again.
     pub(crate) fn leave_to_parent(&self) {
         self.forked.store(true, Ordering::Relaxed);
         self.state.disown();
@@ -275,9 +275,9 @@ impl Process {
         claim.enter()
     }
 
-    /// The lock, as `fork` takes it. `None` if the thread that forks has it, in a signal handler.
-    pub(crate) fn lock_for_fork(&self) -> Option<Guard<'_, State>> {
-        self.state.lock_unless_mine()
+    /// The lock, as `fork` takes it.
+    pub(crate) fn lock_for_fork(&self) -> Guard<'_, State> {
+        self.state.claim().enter()
     }
 
     /// Passes on what the device has to say.

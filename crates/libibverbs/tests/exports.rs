@@ -26,7 +26,7 @@ fn every_symbol_is_found_under_its_version() {
     }
 }
 
-/// What the built library defines: version node and name, with a `-` before it if it is hidden.
+/// The definitions of the built library: version node and name, with a `-` before it if it is hidden.
 fn defined() -> BTreeSet<String> {
     let output = Command::new("readelf").args(["--dyn-syms", "--wide"]).arg(library::path()).output();
     let output = output.expect("readelf, which comes with the C compiler");

@@ -114,11 +114,6 @@ fn a_child_does_not_wait_for_threads_of_its_parent() {
 }
 
 #[test]
-fn a_handler_of_a_signal_may_fork_amid_a_call() {
-    run("interrupted", &[]);
-}
-
-#[test]
 fn a_program_without_threads_gets_no_device() {
     run("threadless", &[]);
 }

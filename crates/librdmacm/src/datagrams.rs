@@ -284,7 +284,7 @@ impl Datagrams {
 
 impl Drop for Datagrams {
     fn drop(&mut self) {
-        // SAFETY: nobody uses the objects any more, and each goes before those that it uses; the memory is freed after
+        // SAFETY: no thread uses the objects any more, and each is destroyed before those that it uses; the memory is freed after
         // its region.
         unsafe {
             if !self.qp.is_null() {

@@ -104,7 +104,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: nobody uses the objects any more. There is no XRC domain yet: only a manager that stays makes it.
+        // SAFETY: no thread uses the objects any more. There is no XRC domain yet: only a manager that stays makes it.
         unsafe {
             if !self.pd.is_null() {
                 (self.verbs.ibv_dealloc_pd)(self.pd);

@@ -33,11 +33,6 @@ fn a_child_does_not_wait_for_threads_of_its_parent() {
 }
 
 #[test]
-fn a_handler_of_a_signal_may_fork_amid_a_call() {
-    run("interrupted");
-}
-
-#[test]
 fn a_child_keeps_nothing_that_reaches_its_parents_neighbours() {
     run("apart");
 }

@@ -8,7 +8,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-/// What tells the series of a metric apart.
+/// Labels, which distinguish the series of a metric.
 pub type Labels = Vec<(&'static str, String)>;
 
 /// One label.
@@ -17,26 +17,26 @@ pub fn label(name: &'static str, value: &str) -> Labels {
     vec![(name, value.to_owned())]
 }
 
-/// Metrics as they are at one moment.
+/// The values of metrics at one moment.
 pub struct Exposition {
     registry: Registry,
 }
 
 impl Exposition {
-    /// Of metrics whose names begin with `prefix`.
+    /// An exposition of metrics whose names begin with `prefix`.
     #[must_use]
     pub fn new(prefix: &str) -> Self {
         Self { registry: Registry::with_prefix(prefix) }
     }
 
-    /// A value that goes up and down.
+    /// Adds a gauge.
     pub fn gauge(&mut self, name: &str, help: &str, value: f64) {
         let gauge = Gauge::<f64, AtomicU64>::default();
         gauge.set(value);
         self.registry.register(name, help, gauge);
     }
 
-    /// Values that go up and down.
+    /// Adds gauges with labels.
     pub fn gauges(&mut self, name: &str, help: &str, of: impl IntoIterator<Item = (Labels, f64)>) {
         let family = Family::<Labels, Gauge<f64, AtomicU64>>::default();
         for (labels, value) in of {
@@ -45,7 +45,7 @@ impl Exposition {
         self.registry.register(name, help, family);
     }
 
-    /// Values that only go up.
+    /// Adds counters with labels.
     pub fn counters(&mut self, name: &str, help: &str, of: impl IntoIterator<Item = (Labels, u64)>) {
         let family = Family::<Labels, Counter>::default();
         for (labels, value) in of {
@@ -54,15 +54,15 @@ impl Exposition {
         self.registry.register(name, help, family);
     }
 
-    /// How often values were how large.
+    /// Adds a histogram.
     pub fn tally(&mut self, name: &str, help: &str, tally: &Tally) {
         self.registry.register(name, help, tally.0.clone());
     }
 
-    /// The text.
+    /// The text in OpenMetrics format.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If encoding fails.
     pub fn text(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         text::encode(&mut text, &self.registry)?;
@@ -70,17 +70,17 @@ impl Exposition {
     }
 }
 
-/// Values that are counted by their size, for a histogram.
+/// Values counted in buckets, for a histogram.
 pub struct Tally(Histogram);
 
 impl Tally {
-    /// None yet; `bounds` are the upper ones of the histogram's buckets, in ascending order.
+    /// An empty tally; `bounds` are the upper bounds of the buckets, in ascending order.
     #[must_use]
     pub fn new(bounds: &[f64]) -> Self {
         Self(Histogram::new(bounds.iter().copied()))
     }
 
-    /// Counts a value.
+    /// Adds a value.
     pub fn observe(&self, value: f64) {
         self.0.observe(value);
     }

@@ -1,4 +1,4 @@
-//! What Prometheus reads from the daemons: the OpenMetrics text format, over HTTP (ADR 0020).
+//! Metrics of the daemons for Prometheus: the OpenMetrics text format, over HTTP (ADR 0020).
 //!
 //! * [`serve`]: the server.
 //! * [`Exposition`]: the text.

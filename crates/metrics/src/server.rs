@@ -16,16 +16,16 @@ use tokio::time::{sleep, timeout};
 /// The most connections at a time.
 const MOST: usize = 16;
 
-/// How long one may last: Prometheus asks again.
+/// Time limit of a connection; Prometheus reconnects.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// How long a client may take for its question.
+/// Time limit for a client's request.
 const QUESTION_LIMIT: Duration = Duration::from_secs(5);
 
-/// Before the next connection is looked at when one could not be accepted.
+/// Pause after a connection could not be accepted.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Answers `GET /metrics` with what `expose` says then, for as long as it is polled.
+/// Answers `GET /metrics` with the result of `expose`, for as long as it is polled.
 pub async fn serve<E, T>(listener: TcpListener, expose: E)
 where
     E: Fn() -> T + Clone + Send + Sync + 'static,
@@ -38,13 +38,13 @@ where
             Ok((tcp, _)) => {
                 let expose = expose.clone();
                 tokio::spawn(async move {
-                    // Whoever does not wait for the answer has no use for it.
+                    // A client that has disconnected needs no answer.
                     let _ = timeout(LIMIT, converse(expose, tcp)).await;
                     drop(permit);
                 });
             }
             Err(error) => {
-                tracing::warn!("metrics: no connection accepted: {error}");
+                tracing::warn!("metrics: cannot accept a connection: {error}");
                 sleep(PAUSE).await;
             }
         }
@@ -76,13 +76,13 @@ where
         response
     };
     if request.uri().path() != "/metrics" {
-        return refused(StatusCode::NOT_FOUND, "metrics are at /metrics");
+        return refused(StatusCode::NOT_FOUND, "the metrics are at /metrics");
     }
     if request.method() != Method::GET {
-        return refused(StatusCode::METHOD_NOT_ALLOWED, "metrics can only be read");
+        return refused(StatusCode::METHOD_NOT_ALLOWED, "use GET to read the metrics");
     }
     let Ok(text) = expose().await else {
-        return refused(StatusCode::INTERNAL_SERVER_ERROR, "the metrics cannot be written");
+        return refused(StatusCode::INTERNAL_SERVER_ERROR, "cannot encode the metrics");
     };
     let mut response = Response::new(text);
     let format = "application/openmetrics-text; version=1.0.0; charset=utf-8";

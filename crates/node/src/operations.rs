@@ -141,7 +141,7 @@ pub fn watch<'a>(cancelled: &'a (dyn Fn() -> bool + Sync)) -> Watch<'a> {
     Watch { cancelled, timeout: ENGINE_LIMIT, ..Watch::QUIET }
 }
 
-/// Why a blueprint is not read, with the remedy.
+/// The reason why a blueprint cannot be decoded, with the remedy.
 pub fn unreadable(error: &BlueprintError) -> String {
     wire::reason(&error.to_string(), error.remedy())
 }

@@ -9,7 +9,7 @@ pub fn of(bytes: &[u8]) -> Digest {
     finished(&ring::digest::digest(&SHA256, bytes))
 }
 
-/// A computed digest.
+/// The digest that `ring` has computed.
 pub(crate) fn finished(digest: &ring::digest::Digest) -> Digest {
     let mut bytes = [0; 32];
     bytes.copy_from_slice(digest.as_ref());
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn empty_bytes_have_the_known_digest() {
+    fn the_digest_of_nothing_is_the_well_known_one() {
         let known = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
         assert_eq!(of(b"").to_string(), known);
     }

@@ -49,10 +49,10 @@ use crate::tap::{self, Tap};
 /// After so many reads a thread looks whether it is to end.
 const TURN: usize = 64;
 
-/// How often it is looked what is due.
+/// The interval of periodic work.
 const TICK: Duration = Duration::from_millis(100);
 
-/// How often it is looked what may wait for a while.
+/// The interval of periodic work that may wait.
 const SELDOM: Duration = Duration::from_secs(1);
 
 /// Bytes of datagrams that are sent back to back to measure the rate of an idle path.
@@ -659,7 +659,7 @@ mod tests {
 
     #[test]
     fn plane_threads_do_not_inherit_the_daemons_priority() {
-        // A thread of its own, whose policy is nobody else's.
+        // A thread of its own, with its own policy.
         let daemon = thread::spawn(|| {
             let lowest = libc::sched_param { sched_priority: 1 };
             // SAFETY: the parameters are live.

@@ -76,7 +76,7 @@ fn agree(world: &World, time: u8, stands: &Arc<AtomicBool>) {
     a.plane.connect(b.node, path(world, b, here.theirs, stands), here);
 }
 
-/// Lets no datagrams come to `host`. What it sends itself leaves: one direction is enough.
+/// Blocks datagrams to `host`. It can still send: one direction is enough.
 fn block(host: &Host) {
     block_those(host, "");
 }
@@ -261,7 +261,7 @@ fn dropped_frames_are_counted_and_streams_adapt() {
     let from = a.datagrams(6000);
     let begun = Instant::now();
     let refused = || world.hosts[0].plane.counter(Counter::NotSent);
-    // More than anybody takes.
+    // More than any link takes.
     thread::scope(|scope| {
         let flood = || {
             while refused() == 0 {

@@ -48,7 +48,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Lets the kernel cut nothing any more that is sent by `socket`: whose datagrams have no checksums has them not cut.
+/// Disables the kernel's segmentation of datagrams from `socket`: without checksums it refuses to split.
 fn refuse_to_cut(socket: &OwnedFd) {
     let (yes, length) = (1, size_of::<libc::c_int>() as libc::socklen_t);
     let place: *const libc::c_int = &raw const yes;
@@ -122,7 +122,7 @@ fn raw(station: &Station) -> OwnedFd {
         // SAFETY: no memory is passed.
         let socket = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
         assert!(socket >= 0);
-        // SAFETY: the descriptor is open, and nobody else's.
+        // SAFETY: the descriptor is open, and this is its only owner.
         let socket = unsafe { OwnedFd::from_raw_fd(socket) };
         let (yes, length) = (1, size_of::<libc::c_int>() as libc::socklen_t);
         let place: *const libc::c_int = &raw const yes;
@@ -190,7 +190,7 @@ fn a_device_keeps_its_offloads_when_a_program_damages_frames() {
     world.await_path(1472);
     let (a, b) = (world.station(1, 0, MTU), world.station(2, 1, MTU));
     let (raw, before, begun) = (raw(&a), b.received_frames(), Instant::now());
-    // Its checksum is not rightly begun, and so wrong whoever completes it.
+    // Its partial checksum is wrong, and so is the completed one.
     let spoilt = segment(&a, &b, false);
     while b.received_frames() < before + 500 {
         assert!(begun.elapsed() < LIMIT, "{}", b.received_frames());

@@ -190,7 +190,7 @@ fn underlay_address(of: NodeId) -> SocketAddr {
 fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
-        assert!(begun.elapsed() < LIMIT, "it never was so that {what}");
+        assert!(begun.elapsed() < LIMIT, "timed out waiting for: {what}");
         sleep(Duration::from_millis(10));
     }
 }
@@ -209,7 +209,7 @@ impl Datagrams {
     }
 
     fn send(&self, length: usize) {
-        // What the device refuses, as it may be down, is lost.
+        // A frame that the device refuses, as it may be down, is lost.
         let _ = self.from.send(&vec![7; length]);
     }
 
@@ -322,7 +322,7 @@ fn strangers_are_dropped() {
         std::iter::from_fn(|| to.recv(&mut buffer).ok()).count()
     };
     let strangers = || {
-        // What the programs have counted is seen with the next look.
+        // The programs' counts are read at the next call.
         let _ = b.plane.matrix(Duration::from_secs(5));
         b.plane.counter(Counter::Stranger)
     };

@@ -181,7 +181,7 @@ fn a_path_that_becomes_narrow_is_noticed() {
     let (a, b) = (world.station(1, 0, 8900), world.station(2, 1, 8900));
     let ends = a.connect(&b, 5000);
     exchange(&ends, 1_000_000);
-    // A black hole: nobody tells that frames are too long for the bridge's ports now.
+    // A black hole: no error reports that frames are too long for the bridge's ports now.
     for port in ["host1", "host2"] {
         world.underlay.ip(&format!("link set {port} mtu 1500"));
     }
@@ -357,7 +357,7 @@ fn nodes_know_how_much_is_lost_and_how_long_it_takes() {
     assert!(lost >= SENT as u64 / 20, "{lost}");
     while known().lost != lost || known().round_trip.is_none() {
         assert!(begun.elapsed() < LIMIT, "{lost} are lost: {:?}", known());
-        // What is lost is known by what comes after it.
+        // A loss is noticed by later datagrams.
         send();
         thread::sleep(Duration::from_millis(50));
     }
@@ -392,7 +392,7 @@ fn the_rate_of_an_idle_path_is_known() {
     let [here, there] = &narrow.hosts[..] else { panic!("two hosts are there") };
     here.network
         .run("tc", &format!("qdisc add dev eth0 root tbf rate {MEGABITS}mbit burst 4kb latency 200ms"));
-    // A train is held up by who sends or receives it, but never hurried.
+    // A train may be delayed by sender or receiver, but never accelerated.
     let rate = rate(here, there);
     assert!((1..MEGABITS * 2).contains(&rate), "{rate}");
 }

@@ -148,7 +148,7 @@ fn a_kernel_that_refuses_segments_gets_none_any_more() {
     });
 }
 
-/// What the kernel says of the device `t0`.
+/// The kernel's description of the device `t0`.
 fn about() -> String {
     let said = Command::new("ip").args(["-details", "address", "show", "dev", "t0"]).output().unwrap();
     String::from_utf8(said.stdout).unwrap()

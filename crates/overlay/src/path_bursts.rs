@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// So many trials in a row have to fail.
 const FAILURES: u32 = 3;
 
-/// Of so many datagrams it is looked how many are missing: much is a quarter.
+/// The number of datagrams in a sample for loss: much is a quarter.
 const SAMPLE: u64 = 8;
 
 /// How long it takes at least from a trial that has found nothing to the next one: at first, and at most.

@@ -38,7 +38,7 @@ const EVIDENCE: u32 = 3;
 /// How often it is confirmed that what arrived still does: a stream that gets nothing through tries again less and less often.
 const CONFIRM: Duration = Duration::from_secs(1);
 
-/// How often it is looked whether more arrives by now.
+/// How often a larger length is tried.
 const RAISE: Duration = Duration::from_secs(60);
 
 /// A search that is so close is over.
@@ -422,7 +422,7 @@ mod tests {
         }
     }
 
-    /// What a dip of a device's MTU has made of a world in which all of 1472 bytes arrived.
+    /// The effect of a dip of a device's MTU in a world where 1472 bytes arrived.
     fn narrowed() -> World {
         let mut world = World::new(1472, 1472);
         world.run(MINUTE / 2);

@@ -143,7 +143,7 @@ mod tests {
             rate.arrived(DATAGRAM, BEGIN + GAP * 2 * number);
         }
         train(&mut rate, 5, 12_500_000, BEGIN + SLOT);
-        // All at one time: it was held up by who received it.
+        // All at one time: the receiver delayed it.
         (0..100).for_each(|_| rate.arrived(DATAGRAM, BEGIN + SLOT + GAP * 9));
         assert_eq!(rate.best(BEGIN + SLOT + GAP * 20), None);
     }

@@ -97,7 +97,7 @@ mod tests {
         let mut suspicion = Suspicion::default();
         assert_eq!(see(&mut suspicion, false, 16), [(16, Change::PutAside)]);
         assert!(!suspicion.trusts() && !suspicion.is_over());
-        // What was under way already.
+        // Data that was already in flight.
         assert_eq!(see(&mut suspicion, false, 15), []);
         assert_eq!(see(&mut suspicion, true, 64), [(64, Change::ToBlame)]);
         assert!(suspicion.is_over() && !suspicion.trusts());

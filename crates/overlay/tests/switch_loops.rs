@@ -1,4 +1,4 @@
-//! One LAN that several ports of an overlay are on, as when somebody bridges what is joined already.
+//! One LAN with several ports of an overlay, as when an administrator bridges networks that are joined already.
 //!
 //! The LAN's own switch learns behind which of its plugs a MAC is, and floods what it does not know. Frames go round then, between
 //! the LAN and the overlay; the nodes have to find out, and to leave just one of the ports open.
@@ -14,7 +14,7 @@ use overlay::switch::{FloodRates, Frame, From, Limits, PortId, PortKind, Rate, S
 use overlay::topology::{NodeId, Topology, Version};
 use support::{frame, mac};
 
-/// What a hop takes, over a link or the LAN.
+/// The time of a hop, over a link or the LAN.
 const HOP: Duration = Duration::from_millis(1);
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -31,7 +31,7 @@ const RATE: Rate = Rate { frames: 50, bytes: 50 * 64 };
 /// The port of a node's own station.
 const STATION: PortId = PortId(0);
 
-/// What the LAN's switch has at a plug.
+/// The kinds of attachments to the LAN's switch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Plug {
     Proxy(usize, PortId),
@@ -70,7 +70,7 @@ fn mac_at(frame: &[u8], at: usize) -> Mac {
 enum At {
     Node(usize, From),
     Lan(Plug),
-    /// Who has no switch: a station, or a machine on the LAN.
+    /// An attachment without a switch: a station, or a machine on the LAN.
     End(Mac),
 }
 
@@ -255,7 +255,7 @@ fn a_storm_is_short() {
     }
 }
 
-/// As when somebody puts devices of two stations in one bridge. Nobody asks them anything before what goes round shows it.
+/// As when devices of two stations are in one bridge. No node probes them before the looping frames show it.
 #[test]
 fn a_storm_between_instances_is_short_and_one_of_them_stays_open() {
     for seed in 0..100 {
@@ -300,7 +300,7 @@ impl Stream {
         Self { from, to, number: 0, next: now, progress: now, longest: Duration::ZERO }
     }
 
-    /// What the sender sends now.
+    /// The sender's present frame.
     fn due(&mut self, now: Duration) -> Option<Vec<u8>> {
         self.longest = self.longest.max(now - self.progress);
         if now < self.next {
@@ -435,7 +435,7 @@ fn one_of_two_proxies_is_blocked_even_if_probes_are_lost() {
     for seed in 0..100 {
         let mut two = TwoProxies::new(seed);
         two.world.lan.swallows_probes = true;
-        // What is blocked opens first.
+        // The blocked port opens first.
         let begin = two.world.now + SECOND * 6;
         two.run(begin);
         let mut open = (0..100).map(|tenths| {

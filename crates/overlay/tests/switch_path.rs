@@ -334,7 +334,7 @@ fn questions_for_a_contested_address_are_flooded() {
     let from_left = link(LEFT, LEFT, Destination::Everyone);
     assert_eq!(forward(&mut switch, from_left, &claim(9)).0, Verdict::Flooded);
     assert!(matches!(forward(&mut switch, From::Port(ONE), &question_of(1)).0, Verdict::Answered(_)));
-    // Others have to hear who asks, as well.
+    // Others have to learn of the asker, as well.
     let mut other = question(1);
     (other[11], other[27], other[31]) = (2, 2, 9);
     assert_eq!(forward(&mut switch, From::Port(TWO), &other).0, Verdict::Flooded);

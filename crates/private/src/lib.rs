@@ -1,5 +1,5 @@
-//! Files and directories that only their owner may read: what daemons remember of instances has the
-//! environment of their programs in it, and with it passwords and keys.
+//! Files and directories that only their owner may read: the daemons' state contains the
+//! environments of programs, and thus passwords and keys.
 
 pub mod lock;
 
@@ -15,12 +15,12 @@ const PARENT: u32 = 0o755;
 const STICKY: u32 = 0o1000;
 const FILE: u32 = 0o600;
 
-/// Makes the directory at `path` its owner's alone, and makes it if it is not there. Directories above it
-/// are made as others are.
+/// Makes the directory at `path` accessible to its owner only, and creates it if necessary. Its parents
+/// get the usual permissions.
 ///
 /// # Errors
-/// If it cannot be made, is or is linked to by another user's, or if another user could put another
-/// in its place.
+/// If it cannot be created, belongs to or is a link of another user, or if another user could replace
+/// it.
 pub fn directory(path: &Path) -> io::Result<()> {
     let path = path::absolute(path)?;
     for parent in path.ancestors().skip(1).collect::<Vec<_>>().into_iter().rev() {
@@ -34,10 +34,10 @@ pub fn directory(path: &Path) -> io::Result<()> {
     opened.set_permissions(Permissions::from_mode(DIRECTORY))
 }
 
-/// Makes the directory at `path` if it is not there, its owner's alone then. One that is there stays as it is.
+/// Creates the directory at `path`, accessible to its owner only. An existing one stays as it is.
 ///
 /// # Errors
-/// If it cannot be made, or if another user could put another in its place, or replace what lies in it.
+/// If it cannot be created, or if another user could replace it or its contents.
 pub fn trusted(path: &Path) -> io::Result<()> {
     let path = path::absolute(path)?;
     for part in path.ancestors().collect::<Vec<_>>().into_iter().rev() {
@@ -47,12 +47,12 @@ pub fn trusted(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a directory with `mode`, if nothing is there.
+/// Creates a directory with `mode`, if nothing exists there.
 fn make(path: &Path, mode: u32) -> io::Result<()> {
     let Err(error) = DirBuilder::new().mode(mode).create(path) else { return Ok(()) };
     match path.metadata() {
         Ok(found) if found.is_dir() => Ok(()),
-        // What was there a moment ago was removed.
+        // The existing directory was removed concurrently.
         Err(gone) if error.kind() == ErrorKind::AlreadyExists && !path.is_symlink() => Err(gone),
         _ => Err(error),
     }
@@ -64,32 +64,32 @@ fn require_own(path: &Path, found: &Metadata) -> io::Result<()> {
         return Ok(());
     }
     Err(refused(format!(
-        "{} belongs to user {}, and not to user {own} as it must: remove it, or name another directory",
+        "{} belongs to user {} instead of user {own}: remove it, or choose another directory",
         path.display(),
         found.uid(),
     )))
 }
 
-/// Whoever may change a directory can replace what lies in it, unless that is another's in a sticky one.
+/// A user who may write to a directory can replace its contents, except those of others in a sticky directory.
 fn require_trusted(parent: &Path) -> io::Result<()> {
     let own = rustix::process::geteuid().as_raw();
     let (link, found) = (fs::symlink_metadata(parent)?, fs::metadata(parent)?);
     if let Some(user) = [link.uid(), found.uid()].into_iter().find(|user| *user != 0 && *user != own) {
         return Err(refused(format!(
-            "{} belongs to user {user}, who could replace what lies in it: remove it, or name another directory",
+            "{} belongs to user {user}, which could replace its contents: remove it, or choose another directory",
             parent.display()
         )));
     }
     if others_can_write(&found) && found.mode() & STICKY == 0 {
         return Err(refused(format!(
-            "other users can replace what lies in {0}: `chmod go-w {0}`, or name another directory",
+            "other users can replace the contents of {0}: run `chmod go-w {0}`, or choose another directory",
             parent.display()
         )));
     }
     Ok(())
 }
 
-/// A group with its user's number is that user's alone.
+/// A group with the number of its user contains only that user.
 fn others_can_write(directory: &Metadata) -> bool {
     let shared_group = directory.gid() != directory.uid();
     directory.mode() & 0o002 != 0 || (shared_group && directory.mode() & 0o020 != 0)
@@ -99,11 +99,11 @@ fn refused(why: String) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, why)
 }
 
-/// Makes the directory at `path`, and all directories and files below it, their owner's alone. Links are
+/// Makes the directory at `path`, and everything below it, accessible to its owner only. Links are
 /// not followed.
 ///
 /// # Errors
-/// As [`directory`]; also if what is there cannot be listed.
+/// Those of [`directory`]; also if the contents cannot be listed.
 pub fn tree(path: &Path) -> io::Result<()> {
     directory(path)?;
     for entry in fs::read_dir(path)? {
@@ -118,7 +118,7 @@ pub fn tree(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens the file at `path` with `options`, its owner's alone also if it was there.
+/// Opens the file at `path` with `options`, and makes it accessible to its owner only, even if it existed.
 ///
 /// # Errors
 /// As opening any file.
@@ -128,24 +128,24 @@ pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     Ok(file)
 }
 
-/// Opens the regular file at `path` for reading: of nothing else, as of a named pipe, anything is waited for.
+/// Opens the regular file at `path` for reading. Other files are refused, because opening a named pipe could block.
 ///
 /// # Errors
-/// As opening any file; `InvalidData` if it is of another kind.
+/// Those of opening a file; `InvalidData` if it is not a regular file.
 pub fn regular(path: &Path) -> io::Result<File> {
     let without_waiting = OFlags::NONBLOCK.bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(without_waiting).open(path)?;
     if file.metadata()?.is_file() {
         return Ok(file);
     }
-    Err(io::Error::new(io::ErrorKind::InvalidData, format!("{} is no regular file", path.display())))
+    Err(io::Error::new(io::ErrorKind::InvalidData, format!("{} is not a regular file", path.display())))
 }
 
-/// Writes a file that is not there yet: readers see nothing, or all of it, and it is there after a crash of the machine, too, when
+/// Creates a file atomically and durably: readers see nothing or the complete file, and it survives a crash of the machine when
 /// this returns.
 ///
 /// # Errors
-/// `AlreadyExists` if it is there, also if somebody else has just written it; otherwise as writing any file.
+/// `AlreadyExists` if it exists, even if another process has just written it; otherwise those of writing a file.
 pub fn create_durably(path: &Path, contents: &[u8]) -> io::Result<()> {
     let mut own = path.as_os_str().to_owned();
     own.push(format!(".{}", std::process::id()));
@@ -157,8 +157,8 @@ pub fn create_durably(path: &Path, contents: &[u8]) -> io::Result<()> {
     created.and_then(|()| sync_folder_of(path))
 }
 
-/// Where the new contents of the file at `path` are written, before they take its name. No other file's are: `a.pid` and
-/// `a.sock` may be replaced at once.
+/// The temporary file for new contents of the file at `path`, which is then renamed. It is unique per path: `a.pid` and
+/// `a.sock` may be replaced concurrently.
 #[must_use]
 pub fn fresh_for(path: &Path) -> PathBuf {
     let mut fresh = path.as_os_str().to_owned();
@@ -166,7 +166,7 @@ pub fn fresh_for(path: &Path) -> PathBuf {
     fresh.into()
 }
 
-/// Writes a file of which readers see either the old contents or all of the new ones.
+/// Replaces a file atomically: readers see either the old or the new contents.
 ///
 /// # Errors
 /// As writing any file.
@@ -174,7 +174,7 @@ pub fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
     replace_after(path, contents, |_file| Ok(()))
 }
 
-/// The same, and it is so after a crash of the machine, too, when this returns.
+/// Likewise, and the new contents survive a crash of the machine when this returns.
 ///
 /// # Errors
 /// As writing any file.
@@ -183,7 +183,7 @@ pub fn replace_durably(path: &Path, contents: &[u8]) -> io::Result<()> {
     sync_folder_of(path)
 }
 
-/// Has `ready` do what is to be done with the new file before it takes the place of the old one.
+/// Calls `ready` with the new file before it replaces the old one.
 fn replace_after(
     path: &Path,
     contents: &[u8],
@@ -194,16 +194,16 @@ fn replace_after(
     let written = file.write_all(contents).and_then(|()| ready(&file));
     let replaced = written.and_then(|()| fs::rename(&fresh, path));
     if replaced.is_err() {
-        // Half of it would only take room.
+        // A partial file would only take room.
         let _left = fs::remove_file(&fresh);
     }
     replaced
 }
 
-/// Has the name of `path` on the disk.
+/// Syncs the directory that contains `path`.
 ///
 /// # Errors
-/// Those of opening and syncing its folder.
+/// Those of opening and syncing the directory.
 pub fn sync_folder_of(path: &Path) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     fs::File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
@@ -293,7 +293,7 @@ mod tests {
         assert_eq!(regular(folder.path()).unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 
-    /// Who owns nothing else here.
+    /// A user that owns nothing else here.
     const NOBODY: u32 = 65534;
 
     fn refusal(path: &Path) -> String {
@@ -313,8 +313,8 @@ mod tests {
         set_mode(&foreign, 0o755);
         chown(&foreign, Some(NOBODY), Some(NOBODY)).unwrap();
         let why = refusal(&foreign);
-        assert!(why.contains("images belongs to user 65534, and not to user 0") && why.contains("remove it"));
-        assert!(refusal(&foreign.join("h1")).contains("images belongs to user 65534, who could replace"));
+        assert!(why.contains("images belongs to user 65534 instead of user 0") && why.contains("remove it"));
+        assert!(refusal(&foreign.join("h1")).contains("images belongs to user 65534, which could replace"));
         assert_eq!(mode(&foreign), 0o755);
         assert!(!foreign.join("h1").exists());
     }

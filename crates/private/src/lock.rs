@@ -1,4 +1,4 @@
-//! Locks that only their owner can take: a lock on what others may open, others may hold for ever.
+//! Locks that only their owner can take: other users could hold a lock on a file that they can open, for ever.
 
 use std::fs::{self, File, Metadata, TryLockError};
 use std::io;
@@ -7,21 +7,21 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often others may remove the directory between its making and its locking before they are taken for its holders.
+/// How often the directory may be removed between its creation and its locking before the lock counts as held.
 const ATTEMPTS: u32 = 1000;
 
-/// How often it is looked whether a lock was given back.
+/// How often a held lock is tried again.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Locks the directory at `path`, which is made if it is not there; `None` while another holds the lock.
-/// It is given back when the file is dropped, or its process ends.
+/// Locks the directory at `path`, which is created if necessary; `None` while another process holds the lock.
+/// The lock is released when the file is dropped, or its process ends.
 ///
 /// # Errors
 /// Those of [`crate::directory`], and of locking.
 pub fn try_take(path: &Path) -> io::Result<Option<File>> {
     for _ in 0..ATTEMPTS {
         let lock = match crate::directory(path).and_then(|()| File::open(path)) {
-            // It was removed meanwhile.
+            // The directory was removed concurrently.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             lock => lock?,
         };
@@ -36,7 +36,7 @@ pub fn try_take(path: &Path) -> io::Result<Option<File>> {
     Ok(None)
 }
 
-/// As [`try_take`], but tries again for as long as `patience` says while another holds the lock.
+/// Like [`try_take`], but retries until `patience` has elapsed while another process holds the lock.
 ///
 /// # Errors
 /// Those of [`try_take`].
@@ -51,7 +51,7 @@ pub fn take(path: &Path, patience: Duration) -> io::Result<Option<File>> {
     })
 }
 
-/// As [`try_take`], but tries again after each `pause` that says so while another holds the lock.
+/// Like [`try_take`], but retries as long as `pause` returns true while another process holds the lock.
 fn take_after(path: &Path, mut pause: impl FnMut() -> bool) -> io::Result<Option<File>> {
     loop {
         match try_take(path)? {
@@ -61,18 +61,18 @@ fn take_after(path: &Path, mut pause: impl FnMut() -> bool) -> io::Result<Option
     }
 }
 
-/// Removes the directory at `path`, unless another holds its lock or anything is in it.
+/// Removes the directory at `path`, unless another process holds its lock or it is not empty.
 pub fn remove(path: &Path) {
     if !path.exists() {
         return;
     }
-    // Who holds the lock, or takes it later, removes the directory in turn.
+    // A process that holds the lock, or takes it later, removes the directory itself.
     if let Ok(Some(_lock)) = try_take(path) {
         let _ = fs::remove_dir(path);
     }
 }
 
-/// Whether `lock` is what others find at `path`.
+/// Whether `lock` is still the directory at `path`.
 fn is_still(lock: &File, path: &Path) -> bool {
     let same = |(one, other): (Metadata, Metadata)| (one.dev(), one.ino()) == (other.dev(), other.ino());
     lock.metadata().ok().zip(fs::metadata(path).ok()).is_some_and(same)

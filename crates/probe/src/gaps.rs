@@ -1,11 +1,11 @@
-//! Times without an answer.
+//! Gaps: times without an answer.
 
 use std::time::{Duration, Instant};
 
-/// Shorter times without an answer are not kept: on a busy machine they are the scheduler's.
+/// Shorter gaps are ignored: on a busy machine the scheduler causes them.
 pub const LEAST: Duration = Duration::from_millis(2);
 
-/// The most gaps that are kept. Later ones are dropped.
+/// The most gaps that are stored. Later ones are dropped.
 const CAPACITY: usize = 1 << 16;
 
 /// A time without an answer.
@@ -15,12 +15,12 @@ pub struct Gap {
     pub from: Instant,
     /// The first answer after it.
     pub to: Instant,
-    /// How many packets in between were never answered.
+    /// Number of packets in between that were never answered.
     pub lost: u64,
 }
 
 impl Gap {
-    /// How long it took.
+    /// The length of the gap.
     #[must_use]
     pub fn duration(&self) -> Duration {
         self.to.saturating_duration_since(self.from)
@@ -36,7 +36,7 @@ pub struct Gaps {
 }
 
 impl Gaps {
-    /// Notes the answer to packet `sequence`. One that comes after a later packet's is ignored.
+    /// Records the answer to packet `sequence`. An answer after that of a later packet is ignored.
     pub fn note(&mut self, sequence: u64, now: Instant) {
         let Some((before, from)) = self.last else {
             self.last = Some((sequence, now));
@@ -54,13 +54,13 @@ impl Gaps {
         }
     }
 
-    /// How many packets were answered in order.
+    /// Number of packets answered in order.
     #[must_use]
     pub fn answered(&self) -> u64 {
         self.answered
     }
 
-    /// When the last answer came.
+    /// The time of the last answer.
     #[must_use]
     pub fn last_answer(&self) -> Option<Instant> {
         self.last.map(|(_, at)| at)

@@ -1,8 +1,8 @@
-//! Measures from outside how long an address does not answer: numbered UDP packets every
-//! [`INTERVAL`], answered by [`answer`] in the instance that is measured.
+//! Measures from outside how long an address is unreachable: numbered UDP packets every
+//! [`INTERVAL`], which [`answer`] in the measured instance returns.
 //!
 //! * [`namespace`]: sockets of another network namespace.
-//! * [`gaps`]: what is kept of the answers.
+//! * [`gaps`]: the recorded times without an answer.
 //! * [`Prober`]: the packets.
 
 pub mod gaps;

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use crate::{Gaps, namespace};
 
-/// The time between two packets.
+/// The interval between two packets.
 pub const INTERVAL: Duration = Duration::from_micros(500);
 
-/// How long the receiver waits before it looks whether it should stop.
+/// How often the receiver checks whether it should stop.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// Sends numbered packets to an address until it is dropped, and notes the answers.
+/// Sends numbered packets to an address until it is dropped, and records the answers.
 #[derive(Debug)]
 pub struct Prober {
     shared: Arc<Shared>,
@@ -43,7 +43,7 @@ impl Prober {
         Ok(Self { shared, threads })
     }
 
-    /// What was noted so far.
+    /// The gaps recorded so far.
     #[must_use]
     pub fn gaps(&self) -> Gaps {
         self.shared.gaps().clone()
@@ -54,7 +54,7 @@ impl Drop for Prober {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // A thread that panicked has said so.
+            // A thread that panicked has printed a message.
             let _ = thread.join();
         }
     }
@@ -69,14 +69,14 @@ impl Shared {
         self.gaps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A packet whose time has passed is sent at once, but those missed are not made up for.
+    /// A late packet is sent at once, but missed packets are not sent later.
     fn send(&self) {
         let mut due = Instant::now();
         for sequence in 0_u64.. {
             if self.stopped() {
                 return;
             }
-            // Refused while nobody listens yet: the answers that are missing say so.
+            // The send is refused while nothing listens yet: the missing answers show that.
             let _ = self.socket.send(&sequence.to_be_bytes());
             due = (due + INTERVAL).max(Instant::now());
             thread::sleep(due.saturating_duration_since(Instant::now()));
@@ -93,7 +93,7 @@ impl Shared {
     }
 }
 
-/// Sends every packet that comes to `port` back to its sender, for ever.
+/// Returns every packet on `port` to its sender, for ever.
 ///
 /// # Errors
 /// Those of binding the port.
@@ -102,7 +102,7 @@ pub fn answer(port: u16) -> io::Result<()> {
     let mut bytes = [0; 64];
     loop {
         if let Ok((length, sender)) = socket.recv_from(&mut bytes) {
-            // The prober counts what does not come back.
+            // The prober counts missing answers.
             let _ = socket.send_to(&bytes[..length], sender);
         }
     }
@@ -137,7 +137,7 @@ mod tests {
         assert!(prober.gaps().answered() > 50);
     }
 
-    /// Drops the packets that wait, so that what was sent into the silence stays without answer.
+    /// Drops queued packets, so that packets sent during the silence stay unanswered.
     fn drop_waiting(server: &UdpSocket) {
         server.set_nonblocking(true).unwrap();
         while server.recv_from(&mut [0; 8]).is_ok() {}

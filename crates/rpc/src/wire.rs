@@ -471,21 +471,21 @@ pub enum ImageMessage {
     Begin,
     /// Pages of memory, which are in the next frame, one behind the other.
     Pages {
-        /// Of which region.
+        /// The region.
         region: Region,
         /// The address of each run of them, and how many it has.
         runs: Vec<(u64, u32)>,
     },
     /// Of which pages memory consists: more of what has come of it. All of them have come.
     Layout {
-        /// Of which region.
+        /// The region.
         region: Region,
         /// The address of each run of them, and how many it has, in rising order.
         runs: Vec<(u64, u64)>,
     },
     /// Which of these pages are to be fetched later, whatever has come of them.
     Left {
-        /// Of which region.
+        /// The region.
         region: Region,
         /// The address of each run of them, and how many it has, in rising order.
         runs: Vec<(u64, u64)>,

@@ -92,7 +92,7 @@ impl Requester {
     pub fn asks_for_ack(&mut self, signaled: bool) -> bool {
         /// Messages in a company.
         const COMPANY: u32 = 16;
-        // Nobody need ever ask.
+        // There is no need to ask.
         self.unasked = self.unasked.saturating_add(1);
         let asks = signaled && self.unasked >= COMPANY;
         if asks {
@@ -429,7 +429,7 @@ impl Core {
         qp.requester.sent = qp.requester.sent.max(lost);
         // It is no more than what was sent, by now.
         let _ = accept(qp, lost);
-        // What is still to be sent of them goes on without their memory.
+        // The unsent rest of them proceeds without their memory.
         self.failed.push(handle);
         self.complete_sends(handle);
     }
@@ -442,7 +442,7 @@ impl Core {
             if end > qp.sends.head() {
                 self.drop_requests(handle, end);
             }
-            // What comes after it is given up next time.
+            // Later ones are dropped next time.
             self.run_local(handle);
             return;
         }
@@ -495,7 +495,7 @@ impl Core {
             return Err(Malformed("an answer without a request"));
         }
         match (header.offset, request.received) {
-            // Perhaps anew, after a part of it: the peer has begun anew meanwhile.
+            // Perhaps a restart after a part of it: the peer has a new incarnation meanwhile.
             (0, _) => Ok(true),
             (offset, received) if offset == received => Ok(true),
             // The rest of an answer to another incarnation of this queue pair.

@@ -61,7 +61,7 @@ impl Line {
     }
 }
 
-/// A device, its honest peer, and the attacker, who has a connection of its own and knows all numbers.
+/// A device, its honest peer, and the attacker, which has a connection of its own and knows all numbers.
 struct Stage {
     net: Net,
     line: Line,
@@ -379,7 +379,7 @@ fn an_attacker_cannot_use_objects_of_others() {
             },
             // The end of news that there were not.
             |s| filled(Header { msn: u64::MAX >> 1, ..s.own(Opcode::TranslateAck) }),
-            // A message that is said again after it was executed, and one far ahead.
+            // A message that is repeated after it was executed, and one far ahead.
             |s| filled(s.touch(Opcode::Send, 0, 0, 8)).repeat(3),
             |s| filled(Header { msn: FIRST + 1000, ..s.touch(Opcode::Send, 0, 0, 8) }),
         ],
@@ -422,7 +422,7 @@ fn malformed_frames_harm_no_other_connection() {
     );
 }
 
-/// Floods end where the device does not listen any more, and nobody waits for the attacker.
+/// Floods end when the device stops reading, and no connection waits for the attacker.
 #[test]
 fn a_flood_with_unread_answers_harms_no_other_connection() {
     for medium in [Medium::Tcp, Medium::Shm] {

@@ -112,7 +112,7 @@ fn a_datagram_arrives_with_its_sender() {
     });
 }
 
-/// A way from `a` to somebody who does not exist.
+/// An address handle from `a` to a process that does not exist.
 fn handle_to_nobody(net: &mut Net, a: &End, lid: u16) -> Ah {
     let address = AddressVector { dlid: lid, port: 1, ..AddressVector::default() };
     net.device(a.node).create_ah(a.pd, &address).unwrap()
@@ -129,7 +129,7 @@ fn exchange(net: &mut Net, a: &End, b: &End) {
     }
 }
 
-/// Sends what nobody takes.
+/// Sends datagrams that no queue pair takes.
 fn send_in_vain(net: &mut Net, a: &End, b: &End) {
     let ah = handle_to(net, a, b, false);
     a.post(net, 1, op(ah, b), &[a.sge(0, 8)]);

@@ -65,7 +65,7 @@ fn a_short_send_leaves_when_it_is_posted() {
     );
 }
 
-/// What comes behind it is not taken in before.
+/// Frames behind it are not taken before it.
 #[test]
 fn the_completion_of_many_does_not_wait_for_those_behind_it() {
     const ALL: u64 = 24;
@@ -298,7 +298,7 @@ fn a_full_ring_sends_the_rest_later() {
     assert_eq!(a.poll_sends(&mut net).len(), 8000);
 }
 
-/// A device, and the ring of a neighbour who writes what the test says.
+/// A device, and the ring of a neighbour that writes the test's bytes.
 struct Attacked {
     net: Net,
     end: End,
@@ -380,7 +380,7 @@ fn write_brief(memory: &File, next: u64, brief: Brief, payload: &[u8]) -> u64 {
     chunk(bytes.len())
 }
 
-/// What a chunk of so many bytes takes of a ring.
+/// The bytes of a ring that a chunk of so many bytes takes.
 fn chunk(bytes: usize) -> u64 {
     (8 + bytes as u64).next_multiple_of(32)
 }
@@ -459,13 +459,13 @@ fn a_neighbour_reaches_nothing_but_its_own_receives() {
 
 /// Has messages arrive while the device looks for them, and says why the link has ended, if it has.
 fn lost_while_messages_arrive() -> Option<LinkLoss> {
-    /// So many acknowledgements have room, which nobody reads.
+    /// There is room for so many unread acknowledgements.
     const MESSAGES: u64 = 15_000;
     const AHEAD: u64 = 12;
     let mut honest = Attacked::new();
     let (memory, taken) = (honest.memory.try_clone().unwrap(), AtomicU64::new(0));
     let (mut next, first) = (honest.next, honest.send(FIRST));
-    // What has a list of places goes the long way.
+    // A scatter list takes the general path.
     let places = [honest.end.sge(0, 1), honest.end.sge(1, 1)];
     (0..AHEAD).for_each(|wr_id| honest.end.receive(&mut honest.net, wr_id, &places));
     std::thread::scope(|scope| {

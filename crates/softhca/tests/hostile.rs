@@ -20,8 +20,8 @@ fn noise_was_noticed(net: &Net) -> bool {
     lost.any(|event| matches!(event, Event::LinkLost { reason: LinkLoss::Violation(_), .. }))
 }
 
-/// Traffic on a link whose bytes are changed here and there, for a while and until that is noticed: most changes are of what only
-/// the application can tell.
+/// Traffic on a link with random changes of bytes, for a while and until one is noticed: most changes are noticed
+/// only by the application.
 fn noisy(policy: Policy, seed: u64) {
     let net = &mut Net::new(2, policy, Medium::Pipe, seed);
     let mut plan = Plan { memory: 1 << 20, ..Plan::default() };
@@ -74,7 +74,7 @@ fn random_bytes_end_the_link_but_not_the_device() {
     }
 }
 
-/// A device with a connected queue pair, whose peer says what the test says.
+/// A device with a connected queue pair, whose peer sends the test's frames.
 struct Victim {
     net: Net,
     end: End,
@@ -129,7 +129,7 @@ fn frame(header: &Header, payload: &[u8]) -> Vec<u8> {
     [&header.encode()[..], payload].concat()
 }
 
-/// As one does whose peer was restored from a checkpoint.
+/// As a device whose peer was restored from a checkpoint sends it.
 #[test]
 fn an_acknowledgement_of_unsent_datagrams_is_accepted_only_as_the_first_on_a_link() {
     let mut victim = Victim::new();
@@ -175,7 +175,7 @@ fn segments_without_a_start_are_dropped_at_the_first_message_and_end_the_link_la
     assert!(matches!(lost, Some(LinkLoss::Violation(_))), "{lost:?}");
 }
 
-/// What the peer had refused when it was not ready may be read when it has executed it, the second time.
+/// An answer that was refused when the queue pair was not ready may be executed the second time.
 #[test]
 fn the_answer_to_a_retransmitted_query_is_accepted() {
     let (first, mut victim) = (0x00ff_fff0, Victim::new());
@@ -245,7 +245,7 @@ fn a_long_answer_continues_when_its_query_is_retransmitted() {
     assert_eq!(statuses(&victim.end.poll_sends(&mut victim.net)), [WcStatus::Success; 2]);
 }
 
-/// Its peer has begun anew amid the answer, and executes the query again.
+/// The peer has a new incarnation in the middle of the answer, and executes the query again.
 #[test]
 fn an_answer_may_restart() {
     let mut victim = Victim::of(&Plan { memory: 1 << 20, ..Plan::default() });
@@ -311,7 +311,7 @@ fn frames_for_unknown_queue_pairs_are_ignored() {
 #[test]
 fn a_peer_that_only_asks_does_not_fill_memory() {
     let mut victim = Victim::new();
-    // Requests to nobody, each of which is answered; the answers are never read.
+    // Requests to an unknown queue pair, each of which is answered; the answers are never read.
     let request = Header { dst_qpn: 9, length: 1, total: 1, ..Header::new(Opcode::Send) };
     let flood = frame(&request, &[0]).repeat(20_000);
     for _ in 0..5 {
@@ -426,7 +426,7 @@ fn an_unreliable_connection_survives_a_nak_for_an_unsent_message() {
     assert!(said >= HEADER + 8, "the message has left");
 }
 
-/// A device whose neighbour says, and does with the memory that they share, what the test wants.
+/// A device whose neighbour sends frames, and changes the shared memory, as the test wants.
 struct Beset {
     net: Net,
     end: End,
@@ -465,7 +465,7 @@ impl Beset {
         assert_eq!(unsafe { self.stream.write(&[vector]) }.unwrap(), bytes.len());
     }
 
-    /// Lets the device run, and hears what it says. True if the link is still there.
+    /// Runs the device, and reads its frames. True if the link is still there.
     fn progress(&mut self) -> bool {
         for _ in 0..100 {
             self.net.nodes[0].device.progress(self.net.now);
@@ -651,7 +651,7 @@ fn mapped() -> u64 {
     statm.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096
 }
 
-/// Short messages whose headers change while they are read: what was checked is what is done.
+/// Short messages whose headers change while they are read: the checked values are the executed ones.
 #[test]
 fn a_message_that_changes_while_it_is_read_stays_in_bounds() {
     const LINE: usize = 64;

@@ -249,7 +249,7 @@ fn local_operations_keep_the_order_of_the_send_queue() {
     each(|net, a, b| {
         let (_, first) = window(net, &b, WindowKind::Two);
         b.memory.store(0, &pattern(8, 2000));
-        // Nobody receives the first message yet.
+        // No receive is posted for the first message yet.
         b.post(net, 1, SendOp::Send, &[b.sge(0, 2000)]);
         b.post(net, 2, SendOp::Bind(binding(&b, first, READ_WRITE)), &[]);
         b.post(net, 3, SendOp::Send, &[b.sge(0, 10)]);
@@ -278,7 +278,7 @@ fn windows_survive_moves() {
             net.settle();
             expect_written(net, &a, &b, b.va(1000), first, round as u64);
         }
-        // What is posted in a move, and needs no peer, is done after it.
+        // Local work that is posted in a move is done after it.
         net.suspend(1);
         b.post(net, 1, SendOp::LocalInvalidate(first), &[]);
         assert!(b.poll_sends(net).is_empty());

@@ -471,7 +471,7 @@ fn a_new_incarnation_that_reuses_numbers_exceeds_retries() {
                     net.step();
                 }
             }
-            begin_anew(net, &a, &b, &Plan::default(), 0x00ff_fff0);
+            start_new_incarnation(net, &a, &b, &Plan::default(), 0x00ff_fff0);
             b.receive(net, 1, &[b.sge(64, 8)]);
             let sges = [a.sge(0, 8)];
             let op = op(&b);
@@ -491,7 +491,7 @@ fn a_new_incarnation_that_reuses_numbers_executes_nothing() {
         }
         net.settle();
         assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success; 4]);
-        begin_anew(net, &a, &b, &Plan::default(), 0x00ff_fff0);
+        start_new_incarnation(net, &a, &b, &Plan::default(), 0x00ff_fff0);
         for wr_id in 0..4 {
             b.receive(net, wr_id, &[b.sge(64, 8)]);
             for op in [SendOp::Send, SendOp::Read { va, rkey }, SendOp::FetchAdd { va, rkey, add: 1 }] {
@@ -525,7 +525,7 @@ fn a_new_incarnation_gets_no_acknowledgement_for_its_previous_one() {
             assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success; 4]);
             let moved = (!has_link).then(|| net.suspend(1));
             wait(net);
-            begin_anew(net, &a, &b, &Plan::default(), 0x00ff_fff0);
+            start_new_incarnation(net, &a, &b, &Plan::default(), 0x00ff_fff0);
             for wr_id in 0..5 {
                 let op = [SendOp::Write { va: b.va(8), rkey: b.key }, add][wr_id as usize % 2];
                 a.post(net, wr_id, op, &[a.sge(0, 8)]);
@@ -560,11 +560,11 @@ fn a_new_incarnation_is_served_once_its_peer_has_one_too() {
             };
             for psn in numbers {
                 wait(net);
-                begin_anew(net, &a, &b, &Plan::default(), *psn);
+                start_new_incarnation(net, &a, &b, &Plan::default(), *psn);
                 a.post(net, 2, SendOp::Send, &[a.sge(0, 8)]);
             }
             wait(net);
-            begin_anew(net, &b, &a, &Plan::default(), numbers[numbers.len() - 1]);
+            start_new_incarnation(net, &b, &a, &Plan::default(), numbers[numbers.len() - 1]);
             b.receive(net, 1, &[b.sge(0, 8)]);
             net.settle();
             assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success]);
@@ -632,7 +632,7 @@ fn a_peer_that_expects_a_later_number_answers_all_requests() {
     });
 }
 
-/// Both ends begin anew, with other numbers, while the first still hears what the second said before.
+/// Both ends get new incarnations, with other numbers, while the first still reads the second's earlier frames.
 #[test]
 fn messages_of_previous_incarnations_do_not_stop_new_ones() {
     everywhere(|net| {
@@ -756,7 +756,7 @@ fn a_reset_connection_can_be_made_again() {
     });
 }
 
-/// What the first life said is heard in the second one: nothing of it may be done or believed.
+/// Frames of the first incarnation arrive in the second one, which drops them all.
 #[test]
 fn messages_of_the_previous_incarnation_are_dropped() {
     for kind in [QpKind::Rc, QpKind::Uc] {
@@ -856,7 +856,7 @@ fn acknowledgements_for_the_previous_incarnation_do_not_reach_the_next() {
                 a.post(net, wr_id, op, &[a.sge(0, 8)]);
             }
             net.nodes[0].device.progress(net.now);
-            begin_anew(net, &a, &b, &Plan::default(), 0x00ff_fff0);
+            start_new_incarnation(net, &a, &b, &Plan::default(), 0x00ff_fff0);
             for wr_id in 0..3 {
                 a.post(net, wr_id, SendOp::Send, &[a.sge(0, 8)]);
             }
@@ -1019,7 +1019,7 @@ fn a_peer_beyond_the_limit_gets_a_link_when_another_is_gone() {
         b.post(&mut net, number, SendOp::Write { va: a.va(0), rkey: a.key }, &[b.sge(0, 8)]);
         net.settle();
         assert_eq!(statuses(&b.poll_sends(&mut net)), [WcStatus::Success], "{number}");
-        // What was owed over the old link is owed over the next.
+        // Acknowledgements owed over the old link are sent over the next.
         b.post(&mut net, number, SendOp::Write { va: a.va(0), rkey: a.key }, &[b.sge(0, 8)]);
         net.step();
         net.cut();

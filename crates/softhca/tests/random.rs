@@ -21,7 +21,7 @@ const TARGETS: usize = SOURCES + SLOTS * SLOT;
 const RECEIVES: usize = TARGETS + SLOTS * SLOT;
 const MEMORY: usize = RECEIVES + SLOTS * SLOT;
 
-/// What was posted, and what must come of it.
+/// A posted request, and its expected result.
 #[derive(Debug)]
 struct Posted {
     number: u64,
@@ -48,7 +48,7 @@ enum Kind {
     Local,
 }
 
-/// What a receive must bring.
+/// The expected content of a receive.
 #[derive(Debug)]
 struct Expected {
     number: u64,

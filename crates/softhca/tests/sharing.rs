@@ -155,7 +155,7 @@ fn memory_mapped_over_shared_pages_is_left_alone() {
     net.device(1).dereg_mr(b.mr).unwrap();
     assert_eq!(b.memory.load(0, 10), b"still here");
     b.memory.store(LENGTH, b"both");
-    // SAFETY: the second mapping of the same file, which nobody else uses.
+    // SAFETY: the second mapping of the same file, which no other code uses.
     assert_eq!(unsafe { std::slice::from_raw_parts(elsewhere, 4) }, b"both");
     // SAFETY: no memory is touched.
     let unmapped = unsafe { libc::msync(place(2 * LENGTH), LENGTH, libc::MS_ASYNC) } == -1;
@@ -171,7 +171,7 @@ fn neighbours_see_memory_registered_over_shared_pages() {
     let place = std::ptr::with_exposed_provenance_mut::<libc::c_void>(b.va(LENGTH) as usize);
     let rights = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-    // SAFETY: the test's own memory, of which nobody uses this part.
+    // SAFETY: the test's own memory; no other code uses this part.
     assert_eq!(unsafe { libc::mmap(place, LENGTH, rights, flags, -1, 0) }, place);
     let (start, length) = (b.va(LENGTH), LENGTH as u64);
     // SAFETY: test memory is never unmapped.
@@ -202,7 +202,7 @@ fn memory_that_mremap_moved_and_grew_becomes_private_in_place() {
     let (_a, b) = acquainted(net);
     b.memory.store(LENGTH, b"head");
     let old = std::ptr::with_exposed_provenance_mut::<libc::c_void>(b.va(LENGTH) as usize);
-    // SAFETY: the test's own memory, of which nobody uses this part by its old address.
+    // SAFETY: the test's own memory; no other code uses this part by its old address.
     let moved = unsafe { libc::mremap(old, LENGTH, 2 * LENGTH, libc::MREMAP_MAYMOVE) };
     assert_ne!(moved, libc::MAP_FAILED);
     net.device(1).dereg_mr(b.mr).unwrap();
@@ -331,7 +331,7 @@ fn write_access_to_a_part_exports_only_that_part() {
     assert!(rights_of_neighbours(&part).iter().all(|rights| rights == "r--s"));
 }
 
-/// Whoever has the descriptor could write, whatever the queue pair says.
+/// A process with the descriptor could write, whatever the queue pair's rights.
 #[test]
 fn a_queue_pair_with_fewer_rights_than_the_region_stays_on_the_ring() {
     let net = &mut neighbours(Policy::Stable);
@@ -346,7 +346,7 @@ fn a_queue_pair_with_fewer_rights_than_the_region_stays_on_the_ring() {
     assert_eq!(rights_of_neighbours(&b), Vec::<String>::new());
 }
 
-/// Whoever has the descriptor of shared pages has all of them.
+/// A process with the descriptor of shared pages has all of them.
 #[test]
 fn a_peer_with_a_part_of_memory_does_not_get_all_of_it() {
     let net = &mut neighbours(Policy::Stable);
@@ -442,7 +442,7 @@ fn a_new_incarnation_accesses_no_memory_until_its_peer_has_one_too() {
     b.memory.store(200, b"untouched");
     a.memory.store(100, b"something");
     for round in 0..4 {
-        begin_anew(net, &a, &b, &plan(), 1000 * (round + 1));
+        start_new_incarnation(net, &a, &b, &plan(), 1000 * (round + 1));
         for wr_id in 0..3 {
             a.post(net, wr_id, write, &[a.sge(100, 9)]);
         }
@@ -461,7 +461,7 @@ fn a_new_incarnation_accesses_no_memory_until_its_peer_has_one_too() {
         net.step();
     }
     assert_eq!(b.memory.load(200, 9), b"untouched");
-    begin_anew(net, &b, &a, &plan(), 4000);
+    start_new_incarnation(net, &b, &a, &plan(), 4000);
     net.settle();
     assert_eq!(statuses(&a.poll_sends(net)), [WcStatus::Success; 3]);
     assert_eq!(b.memory.load(200, 9), b"something");
@@ -469,9 +469,9 @@ fn a_new_incarnation_accesses_no_memory_until_its_peer_has_one_too() {
     assert_eq!(write_at_once(net, &a, &b, b"directly again"), privileged());
 }
 
-/// What the first end writes after one of the two has begun anew alone, having asked for a window before, which the second answers as
-/// far as it comes in `turns`.
-fn written_after_one_begins_anew(begins: fn(&mut Net, &End, &End), turns: usize) {
+/// The bytes that the first end writes after one of the two has a new incarnation, having asked for a direct mapping before, which the second
+/// answers as far as it gets in `turns`.
+fn written_after_a_new_incarnation(begins: fn(&mut Net, &End, &End), turns: usize) {
     let net = &mut neighbours(Policy::Stable);
     let (a, b) = pair(net, 0, 1, &plan());
     assert!(!write_at_once(net, &a, &b, b"by the ring"));
@@ -496,8 +496,8 @@ fn written_after_one_begins_anew(begins: fn(&mut Net, &End, &End), turns: usize)
 #[test]
 fn a_requested_direct_mapping_is_not_used_by_another_incarnation() {
     for turns in [1, 2, 3, 10] {
-        written_after_one_begins_anew(|net, a, b| begin_anew(net, a, b, &plan(), 5000), turns);
-        written_after_one_begins_anew(|net, a, b| begin_anew(net, b, a, &plan(), 5000), turns);
+        written_after_a_new_incarnation(|net, a, b| start_new_incarnation(net, a, b, &plan(), 5000), turns);
+        written_after_a_new_incarnation(|net, a, b| start_new_incarnation(net, b, a, &plan(), 5000), turns);
     }
 }
 
@@ -505,8 +505,8 @@ fn a_requested_direct_mapping_is_not_used_by_another_incarnation() {
 fn a_reconnected_queue_pair_that_writes_at_once_gets_a_direct_mapping() {
     let net = &mut neighbours(Policy::Stable);
     let (a, b) = acquainted(net);
-    begin_anew(net, &b, &a, &plan(), 5000);
-    begin_anew(net, &a, &b, &plan(), 5000);
+    start_new_incarnation(net, &b, &a, &plan(), 5000);
+    start_new_incarnation(net, &a, &b, &plan(), 5000);
     assert!(!write_at_once(net, &a, &b, b"by the ring"));
     assert!(!write_at_once(net, &a, &b, b"by it again"));
     assert_eq!(write_at_once(net, &a, &b, b"directly!!!"), privileged());

@@ -193,7 +193,7 @@ fn nothing_is_lost_in_a_move() {
             a.post(net, wr_id, SendOp::Send, &[a.sge(0, 30_000)]);
             net.step();
             net.suspend(moved);
-            // It has no rest: who has something to send asks for a link again and again.
+            // It is never idle: a sender asks for a link again and again.
             for _ in 0..5 {
                 net.step();
             }

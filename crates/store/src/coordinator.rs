@@ -1,4 +1,4 @@
-//! What the coordinator remembers.
+//! The coordinator's durable state.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,13 +14,13 @@ use serde::{Deserialize, Serialize};
 use crate::file::{File, NUMBERS, decode, put, take};
 use crate::{StoreError, members};
 
-/// Raised when the layout of tables or values changes.
+/// Incremented when the layout of tables or values changes.
 const VERSION: u32 = 6;
 
-/// How many moves are remembered after their end; the oldest go first.
+/// Number of ended moves that are stored; the oldest are dropped.
 pub const MAX_ENDED_MOVES: u64 = 1000;
 
-/// How many instances are remembered after their end; the oldest go first.
+/// Number of ended instances that are stored; the oldest are dropped.
 pub const MAX_ENDED_INSTANCES: u64 = 64;
 
 const INSTANCES: TableDefinition<u16, &[u8]> = TableDefinition::new("instances");
@@ -32,13 +32,13 @@ const ENDED_INSTANCES: TableDefinition<u64, &[u8]> = TableDefinition::new("ended
 /// One row, under 0.
 const NETWORK: TableDefinition<u8, &[u8]> = TableDefinition::new("network");
 
-/// What is plugged into the overlay, by host and name.
+/// The overlay's devices, by host and name.
 const DEVICES: TableDefinition<(&str, &str), &[u8]> = TableDefinition::new("devices");
 
-/// Hosts on which nothing is to be started.
+/// Drained hosts.
 const DRAINED: TableDefinition<&str, ()> = TableDefinition::new("drained hosts");
 
-/// When instances were moved last, in milliseconds since 1970.
+/// Time of each instance's last move, in milliseconds since 1970.
 const MOVED: TableDefinition<u16, u64> = TableDefinition::new("moved instances");
 
 const LAST_MOVE: &str = "last move";
@@ -63,10 +63,10 @@ pub struct EndedMove {
     pub record: MoveRecord,
 }
 
-/// An instance that is no more.
+/// An instance that has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndedInstance {
-    /// Its identity, which another one may have by now.
+    /// Its identity, which another instance may use by now.
     pub vid: Vid,
     /// As it was when it ended.
     pub instance: Instance,
@@ -75,7 +75,7 @@ pub struct EndedInstance {
 }
 
 impl Store {
-    /// Opens the store in the file at `path`, or makes a new one.
+    /// Opens the store in the file at `path`, or creates a new one.
     ///
     /// # Errors
     /// If it is in use, of another version, or cannot be read or written.
@@ -94,8 +94,8 @@ impl Store {
         Ok(Self { file: File::open(path, VERSION, prepare)? })
     }
 
-    /// Whether there is room for the records of something new. Those of what is under way have room that is
-    /// kept for them.
+    /// Checks that there is room for records of new operations. Operations in progress have reserved
+    /// room.
     ///
     /// # Errors
     /// [`StoreError::NoRoom`].
@@ -103,7 +103,7 @@ impl Store {
         self.file.ready()
     }
 
-    /// What all records so far amount to.
+    /// The snapshot that results from all records.
     ///
     /// # Errors
     /// If the file cannot be read or understood.
@@ -129,13 +129,13 @@ impl Store {
     /// Applies a record; it is durable when this returns.
     ///
     /// # Errors
-    /// If the file cannot be read or written. Whether the record is there is then unknown until
-    /// the store is opened anew.
+    /// If the file cannot be read or written. Only reopening the store then shows whether the record
+    /// was written.
     pub fn apply(&self, record: &Record) -> Result<(), StoreError> {
         self.file.write(|write| apply(write, record))
     }
 
-    /// A VID that no instance has, that `suits`, and that was not given out for as long as possible.
+    /// A free VID that `suits`; the least recently used one.
     ///
     /// # Errors
     /// [`StoreError::NoVid`] if there is none; otherwise if the file cannot be read or written.
@@ -157,7 +157,7 @@ impl Store {
         allocated.ok_or(StoreError::NoVid)
     }
 
-    /// How the overlay is laid out, if it was ever noted.
+    /// The plan of the overlay, if one was stored.
     ///
     /// # Errors
     /// If the file cannot be read or understood.
@@ -165,7 +165,7 @@ impl Store {
         self.file.read(|read| take(&read.open_table(NETWORK)?, 0))
     }
 
-    /// Notes how the overlay is laid out; it is durable when this returns.
+    /// Stores the plan of the overlay; it is durable when this returns.
     ///
     /// # Errors
     /// If the file cannot be read or written.
@@ -173,7 +173,7 @@ impl Store {
         self.file.write(|write| put(&mut write.open_table(NETWORK)?, 0, Some(network)))
     }
 
-    /// What is plugged into the overlay, and the epoch that was given last.
+    /// The devices of the overlay, and the last assigned epoch.
     ///
     /// # Errors
     /// If the file cannot be read or understood.
@@ -190,7 +190,7 @@ impl Store {
         })
     }
 
-    /// Forgets the device at `remove`, notes that at `insert`, and that `epoch` was given, in one; it is durable when this
+    /// Removes the device at `remove`, stores the one at `insert`, and stores the last `epoch`, in one transaction; it is durable when this
     /// returns.
     ///
     /// # Errors
@@ -214,7 +214,7 @@ impl Store {
         })
     }
 
-    /// The hosts that are drained.
+    /// The drained hosts.
     ///
     /// # Errors
     /// If the file cannot be read.
@@ -225,7 +225,7 @@ impl Store {
         })
     }
 
-    /// Notes whether `host` is drained; it is durable when this returns.
+    /// Stores whether `host` is drained; it is durable when this returns.
     ///
     /// # Errors
     /// If the file cannot be read or written.
@@ -241,7 +241,7 @@ impl Store {
         })
     }
 
-    /// When each instance that has moved did so last, by the calendar's clock, in milliseconds since 1970.
+    /// The wall-clock time of each instance's last move, in milliseconds since 1970.
     ///
     /// # Errors
     /// If the file cannot be read.
@@ -256,7 +256,7 @@ impl Store {
         })
     }
 
-    /// The last [`MAX_ENDED_MOVES`] moves that are over, the oldest first.
+    /// The last [`MAX_ENDED_MOVES`] ended moves, the oldest first.
     ///
     /// # Errors
     /// If the file cannot be read or understood.
@@ -271,7 +271,7 @@ impl Store {
         })
     }
 
-    /// The move `id`, if it is one of the last [`MAX_ENDED_MOVES`] that are over.
+    /// The move `id`, if it is one of the last [`MAX_ENDED_MOVES`] ended moves.
     ///
     /// # Errors
     /// If the file cannot be read or understood.
@@ -279,7 +279,7 @@ impl Store {
         self.file.read(|read| take(&read.open_table(ENDED_MOVES)?, id.0))
     }
 
-    /// The last [`MAX_ENDED_INSTANCES`] instances that have ended, the oldest first.
+    /// The last [`MAX_ENDED_INSTANCES`] ended instances, the oldest first.
     ///
     /// # Errors
     /// If the file cannot be read or understood.
@@ -291,8 +291,8 @@ impl Store {
     }
 }
 
-/// Brings the rows that `record` is about into an image, applies it there, and writes them back:
-/// what a record means is said in one place.
+/// Loads the rows that `record` concerns into a snapshot, applies the record there, and writes the rows back:
+/// so only one place defines the meaning of a record.
 fn apply(write: &WriteTransaction, record: &Record) -> Result<(), redb::Error> {
     let mut instances = write.open_table(INSTANCES)?;
     let mut moves = write.open_table(MOVES)?;
@@ -325,7 +325,7 @@ fn apply(write: &WriteTransaction, record: &Record) -> Result<(), redb::Error> {
     note_highest(write, LAST_INSTANCE_EPOCH, image.last_epoch.0)?;
     note_last_moves(write, record, &known)?;
     if let Record::InstanceAdded { vid, .. } = record {
-        // Also of one that is restored, and has its VID from elsewhere.
+        // This includes a restored instance, whose VID was not allocated here.
         note_highest(write, LAST_VID, vid.lid().into())?;
     }
     match (record, &known[..]) {
@@ -335,7 +335,7 @@ fn apply(write: &WriteTransaction, record: &Record) -> Result<(), redb::Error> {
     }
 }
 
-/// Notes when instances have moved from host to host; one that is restored from a checkpoint has not.
+/// Stores the time of moves between hosts; a restore from a checkpoint is none.
 fn note_last_moves(
     write: &WriteTransaction,
     record: &Record,
@@ -358,7 +358,7 @@ fn note_last_moves(
     Ok(())
 }
 
-/// Notes `value` as the number `name`, unless that is higher already.
+/// Stores `value` as the number `name`, unless the stored number is higher.
 fn note_highest(write: &WriteTransaction, name: &str, value: u64) -> Result<(), redb::Error> {
     let mut numbers = write.open_table(NUMBERS)?;
     let last = numbers.get(name)?.map_or(0, |last| last.value());

@@ -2,15 +2,15 @@ use std::path::PathBuf;
 
 use crate::file::is_full;
 
-/// Why a store cannot be used.
+/// Why a store is not usable.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Another process has it open.
-    #[error("{} is in use by another process: see whether a daemon with the same state runs already", .0.display())]
+    #[error("{} is in use by another process: check whether a daemon with the same state directory is running", .0.display())]
     InUse(PathBuf),
     /// It was written by another version.
     #[error(
-        "{} has the layout of version {found}, and this program knows version {known}: \
+        "{} has layout version {found}, but this program supports version {known}: \
          use the program that wrote it, or start with a new state directory",
         path.display()
     )]
@@ -22,12 +22,12 @@ pub enum StoreError {
         /// The version of this program.
         known: u32,
     },
-    /// A value in it cannot be understood.
-    #[error("{} holds a value that cannot be read ({what}): restore it from a copy", path.display())]
+    /// A value in it is malformed.
+    #[error("{} contains a malformed value ({what}): restore the file from a backup", path.display())]
     Malformed {
         /// The store's file.
         path: PathBuf,
-        /// What the value stands for.
+        /// The kind of the value.
         what: &'static str,
     },
     /// Every VID belongs to an instance.
@@ -38,29 +38,31 @@ pub enum StoreError {
     File {
         /// The store's file.
         path: PathBuf,
-        /// What the file system or the database says.
+        /// The error of the file system or the database.
         source: redb::Error,
     },
-    /// There is no room for the records of something new.
+    /// There is no room for records of new operations.
     #[error("no room for new records in {}: {source}", path.display())]
     NoRoom {
         /// The store's file.
         path: PathBuf,
-        /// What the file system says.
+        /// The error of the file system.
         source: std::io::Error,
     },
 }
 
 impl StoreError {
-    /// What helps, where the text does not say it.
+    /// The remedy, if the message does not contain it.
     #[must_use]
     pub fn remedy(&self) -> &'static str {
         match self {
             Self::NoRoom { .. } => "make room on its file system, then try again",
             Self::File { source, .. } if is_full(source) => {
-                "make room on its file system, then start this again: it goes on where it stopped"
+                "make room on its file system, then restart the daemon, which resumes where it stopped"
             }
-            Self::File { .. } => "see to its file system, then start this again: it goes on where it stopped",
+            Self::File { .. } => {
+                "check its file system, then restart the daemon, which resumes where it stopped"
+            }
             _ => "",
         }
     }

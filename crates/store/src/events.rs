@@ -7,26 +7,26 @@ use redb::{ReadableTable, ReadableTableMetadata, TableDefinition, WriteTransacti
 use crate::StoreError;
 use crate::file::{File, NUMBERS};
 
-/// Raised when the layout of tables changes.
+/// Incremented when the layout of tables changes.
 const VERSION: u32 = 1;
 
-/// How many events are kept at most; the oldest go first.
+/// The most stored events; the oldest are dropped.
 pub const MAX_EVENTS: u64 = 10_000;
 
-/// How many bytes the kept events have at most; the oldest go first.
+/// The most bytes of stored events; the oldest are dropped.
 pub const MAX_EVENTS_BYTES: u64 = 4 << 20;
 
 const EVENTS: TableDefinition<u64, &[u8]> = TableDefinition::new("events");
 
 const BYTES: &str = "bytes of events";
 
-/// The log. What an event says is its writer's.
+/// The log. It does not interpret the events' contents.
 pub struct EventLog {
     file: File,
 }
 
 impl EventLog {
-    /// Opens the log in the file at `path`, or makes a new one.
+    /// Opens the log in the file at `path`, or creates a new one.
     ///
     /// # Errors
     /// If it is in use, of another version, or cannot be read or written.
@@ -35,7 +35,7 @@ impl EventLog {
         Ok(Self { file: File::open(path, VERSION, prepare)? })
     }
 
-    /// Appends events, each with the next number, and returns the last number that was given; they are durable when this
+    /// Appends events with consecutive numbers, and returns the last number; they are durable when this
     /// returns.
     ///
     /// # Errors
@@ -52,7 +52,7 @@ impl EventLog {
                 bytes += event.len() as u64;
                 kept.insert(last, event.as_slice())?;
             }
-            // The last one stays, so that the next has a higher number.
+            // The last event stays, so that numbering continues.
             while kept.len()? > 1 && (kept.len()? > MAX_EVENTS || bytes > MAX_EVENTS_BYTES) {
                 bytes -= kept.pop_first()?.map_or(0, |(_, oldest)| oldest.value().len() as u64);
             }
@@ -61,7 +61,7 @@ impl EventLog {
         })
     }
 
-    /// The first events with a higher number than `after`, at most `limit`, with their numbers.
+    /// The first events after number `after`, at most `limit`, with their numbers.
     ///
     /// # Errors
     /// If the file cannot be read.

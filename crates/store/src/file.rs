@@ -1,4 +1,4 @@
-//! A database file with a version in it, and values in postcard encoding.
+//! A database file with a version and values in postcard encoding.
 
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
@@ -22,13 +22,13 @@ const VERSION: &str = "version";
 
 pub(crate) struct File {
     path: PathBuf,
-    /// None after a failed write: what is in it is known when it is opened anew.
+    /// None after a failed write: only reopening the file shows its contents.
     database: Mutex<Option<Database>>,
     reserve: Reserve,
 }
 
 impl File {
-    /// Opens or makes the file at `path`, and has `prepare` make the tables of a new one.
+    /// Opens or creates the file at `path`; `prepare` creates the tables of a new one.
     pub(crate) fn open(
         path: &Path,
         version: u32,
@@ -53,7 +53,7 @@ impl File {
             Ok(found.unwrap_or(u64::from(version)))
         })?;
         if found == u64::from(version) {
-            // Without room nothing begins, which is said then.
+            // Without room, new operations are refused later, with the reason.
             let _ = file.ready();
             return Ok(file);
         }
@@ -61,12 +61,12 @@ impl File {
         Err(StoreError::Version { path: file.path, found, known: version })
     }
 
-    /// Whether there is room for the records of something new.
+    /// Checks that there is room for records of new operations.
     pub(crate) fn ready(&self) -> Result<(), StoreError> {
         self.reserve.hold().map_err(|source| StoreError::NoRoom { path: self.path.clone(), source })
     }
 
-    /// Makes the file's name durable; the database takes care of its contents.
+    /// Makes the file's name durable; the database syncs its contents.
     fn sync_name(&self) -> Result<(), StoreError> {
         let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let synced =
@@ -74,8 +74,8 @@ impl File {
         synced.map_err(|source| self.failed(source.into()))
     }
 
-    /// One transaction, durable when this returns. On a full disk it is made a second time, in the room that
-    /// is kept for that.
+    /// Runs one transaction; it is durable when this returns. If the disk is full, the transaction is repeated in the
+    /// reserved room.
     pub(crate) fn write<T>(
         &self,
         change: impl Fn(&WriteTransaction) -> Result<T, redb::Error>,
@@ -129,12 +129,12 @@ impl File {
     }
 }
 
-/// Makes the file at `path` if it is not there, its owner's alone.
+/// Creates the file at `path` if it does not exist, accessible to its owner only.
 fn make_private(path: &Path) -> std::io::Result<()> {
     private::open(path, OpenOptions::new().read(true).write(true).create(true).truncate(false)).map(drop)
 }
 
-/// Whether there is no room on the disk, or no more of it for this user.
+/// Whether the disk, or the user's quota, is full.
 pub(crate) fn is_full(error: &redb::Error) -> bool {
     let full = |kind| matches!(kind, ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
     matches!(error, redb::Error::Io(error) if full(error.kind()))
@@ -142,12 +142,12 @@ pub(crate) fn is_full(error: &redb::Error) -> bool {
 
 const MALFORMED: &str = "malformed value";
 
-/// The bytes of `value`.
+/// Encodes `value`.
 pub(crate) fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, redb::Error> {
     postcard::to_stdvec(value).map_err(|_| redb::Error::Corrupted(MALFORMED.into()))
 }
 
-/// The value in `bytes`.
+/// Decodes the value in `bytes`.
 pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, redb::Error> {
     match postcard::take_from_bytes(bytes) {
         Ok((value, [])) => Ok(value),
@@ -155,7 +155,7 @@ pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, redb::Error
     }
 }
 
-/// Makes the row of `key` hold `value`, or removes it.
+/// Stores `value` in the row of `key`, or removes the row.
 pub(crate) fn put<K: redb::Key + 'static, T: Serialize>(
     table: &mut Table<'_, K, &'static [u8]>,
     key: K::SelfType<'_>,

@@ -1,12 +1,12 @@
-//! The embedded stores: one file each, and one durable transaction for each record.
+//! The embedded stores: one file each, and one durable transaction per record.
 //!
-//! * [`Store`]: what the coordinator remembers — instances, moves, the VIDs given out, who may take part.
+//! * [`Store`]: the coordinator's durable state: instances, moves, allocated VIDs, join tokens and removed hosts.
 //! * [`EventLog`]: the coordinator's event log, in a file of its own.
-//! * [`NodeStore`]: what a node remembers — an entry for each instance that it has to do with, and which hosts were
-//!   removed.
+//! * [`NodeStore`]: a node's durable state: an entry for each instance that it hosts or moves, and the revocation
+//!   list.
 //!
-//! A record that was applied is still there after a crash of the process or the machine, whole; a
-//! record whose application was interrupted is there whole or not at all.
+//! A record that was applied survives a crash of the process or the machine. A
+//! record whose application was interrupted is either complete or absent.
 
 mod coordinator;
 mod error;

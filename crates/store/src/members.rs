@@ -1,4 +1,4 @@
-//! Who may take part, as far as certificates do not say it: the tokens by which machines join, and the hosts that were removed.
+//! Stored membership: the join tokens, and the removed hosts.
 
 use std::collections::BTreeMap;
 
@@ -15,12 +15,12 @@ const TOKENS: TableDefinition<u64, &[u8]> = TableDefinition::new("join tokens");
 /// By name.
 const REMOVED: TableDefinition<&str, &[u8]> = TableDefinition::new("removed hosts");
 
-/// What the store has of them.
+/// The stored membership.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Members<T, R> {
     /// Tokens, by number.
     pub tokens: BTreeMap<u64, T>,
-    /// What is noted of hosts that were removed, by name.
+    /// Records of removed hosts, by name.
     pub removed: BTreeMap<String, R>,
 }
 
@@ -31,7 +31,7 @@ pub(crate) fn prepare(write: &WriteTransaction) -> Result<(), redb::Error> {
 }
 
 impl Store {
-    /// Who may take part.
+    /// Loads the membership.
     ///
     /// # Errors
     /// If the file cannot be read or understood.
@@ -50,7 +50,7 @@ impl Store {
         })
     }
 
-    /// Notes `tokens`, or that those are no more of which nothing is given, and what is to be known of a host that was removed, in one; it
+    /// Stores `tokens`, removes those whose value is `None`, and stores the record of a removed host, in one transaction; it
     /// is durable when this returns.
     ///
     /// # Errors

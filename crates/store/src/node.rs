@@ -1,4 +1,4 @@
-//! What a node remembers.
+//! A node's durable state.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use crate::StoreError;
 use crate::file::{File, decode, put, take};
 
-/// Raised when the layout of tables or values changes.
+/// Incremented when the layout of tables or values changes.
 const VERSION: u32 = 4;
 
 const ENTRIES: TableDefinition<u16, &[u8]> = TableDefinition::new("entries");
@@ -26,7 +26,7 @@ pub struct NodeStore {
 }
 
 impl NodeStore {
-    /// Opens the store in the file at `path`, or makes a new one.
+    /// Opens the store in the file at `path`, or creates a new one.
     ///
     /// # Errors
     /// If it is in use, of another version, or cannot be read or written.
@@ -39,8 +39,8 @@ impl NodeStore {
         Ok(Self { file: File::open(path, VERSION, prepare)? })
     }
 
-    /// Whether there is room for the records of something new. Those of what is under way have room that is
-    /// kept for them.
+    /// Checks that there is room for records of new operations. Operations in progress have reserved
+    /// room.
     ///
     /// # Errors
     /// [`StoreError::NoRoom`].
@@ -48,7 +48,7 @@ impl NodeStore {
         self.file.ready()
     }
 
-    /// What all records so far amount to.
+    /// The entries that result from all records.
     ///
     /// # Errors
     /// If the file cannot be read or understood.
@@ -66,8 +66,8 @@ impl NodeStore {
     /// Applies a record; it is durable when this returns.
     ///
     /// # Errors
-    /// If the file cannot be read or written. Whether the record is there is then unknown until
-    /// the store is opened anew.
+    /// If the file cannot be read or written. Only reopening the store then shows whether the record
+    /// was written.
     pub fn apply(&self, record: &NodeRecord) -> Result<(), StoreError> {
         let (vid, entry) = match record {
             NodeRecord::Set { vid, entry } => (vid, Some(entry)),
@@ -76,7 +76,7 @@ impl NodeStore {
         self.file.write(|write| put(&mut write.open_table(ENTRIES)?, vid.lid(), entry))
     }
 
-    /// The list of the hosts that were removed from the cluster, if it was ever noted.
+    /// The revocation list, if one was stored.
     ///
     /// # Errors
     /// If the file cannot be read or understood.
@@ -84,7 +84,7 @@ impl NodeStore {
         self.file.read(|read| take(&read.open_table(REMOVED)?, 0))
     }
 
-    /// Notes that list; it is durable when this returns.
+    /// Stores the revocation list; it is durable when this returns.
     ///
     /// # Errors
     /// If the file cannot be read or written.

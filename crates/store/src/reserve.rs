@@ -1,7 +1,7 @@
-//! Room that is kept free for the records of what is under way.
+//! Disk space that is reserved for the records of operations in progress.
 //!
-//! What would begin on a full disk is refused. What began before must go on: the records of its end find
-//! their room in a file that holds nothing, and that is given up for them.
+//! New operations are refused on a full disk, but operations in progress must be able to finish: the store
+//! releases a placeholder file to make room for their records.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -10,10 +10,10 @@ use std::path::PathBuf;
 use rustix::fs::{FallocateFlags, fallocate, fstatvfs};
 use rustix::io::Errno;
 
-/// How much is kept, in bytes: hundreds of records.
+/// The size of the reserve in bytes: hundreds of records.
 const SIZE: u64 = 512 << 10;
 
-/// How much must be free beside it for something new to begin, in bytes.
+/// Free space, in bytes, that a new operation requires beside the reserve.
 const LEAST: u64 = 128 << 10;
 
 pub(crate) struct Reserve(PathBuf);
@@ -23,7 +23,7 @@ impl Reserve {
         Self(path)
     }
 
-    /// Sees that the room is kept, and that there is some beside it.
+    /// Ensures that the reserve exists, and that there is free space beside it.
     pub fn hold(&self) -> io::Result<()> {
         let file = private::open(&self.0, OpenOptions::new().write(true).create(true).truncate(false))?;
         self.fill(&file).inspect_err(|_| self.release())?;
@@ -36,15 +36,15 @@ impl Reserve {
             return Ok(());
         }
         match fallocate(file, FallocateFlags::empty(), 0, SIZE) {
-            // A file system that cannot promise room.
+            // The file system does not support preallocation.
             Err(Errno::OPNOTSUPP) => Ok(()),
             kept => Ok(kept?),
         }
     }
 
-    /// Gives the room up.
+    /// Releases the reserve.
     pub fn release(&self) {
-        // Without the file there is nothing to give up.
+        // Without the file there is nothing to release.
         let _ = fs::remove_file(&self.0);
     }
 }

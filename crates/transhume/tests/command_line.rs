@@ -346,7 +346,7 @@ fn an_unknown_host_to_run_on_is_suggested_too() {
 fn a_lab_that_is_not_there_is_named() {
     let stage = Stage::new("nolab");
     let errors = text(&stage.run(&["ps", "--lab", "tnone"]).stderr);
-    assert!(errors.contains("there is no lab `tnone`: start it with `transhume lab up"), "{errors}");
+    assert!(errors.contains("no lab `tnone` exists: start it with `transhume lab up"), "{errors}");
 }
 
 #[test]

@@ -123,7 +123,7 @@ fn a_lab_comes_up_shows_itself_and_leaves_nothing() {
         assert!(errors.starts_with(&format!("transhume: cannot start `{command}` on h1: ")), "{errors}");
         assert_eq!((errors.lines().count(), ended.status.code()), (2, Some(code)), "{errors}");
     }
-    assert!(lab.error(&["lab", "up"]).contains("is there already"));
+    assert!(lab.error(&["lab", "up"]).contains("already exists"));
     assert!(lab.error(&["lab", "exec", "h4", "--", "true"]).contains("it has h1 to h3"));
     let away = "unshare --net sleep 1000 > /dev/null 2>&1 & echo $!";
     let away = lab.ok(&["lab", "exec", "h1", "--", "sh", "-c", away]);
@@ -133,7 +133,7 @@ fn a_lab_comes_up_shows_itself_and_leaves_nothing() {
     let runs =
         fs::read(Path::new("/proc").join(away.trim()).join("cmdline")).is_ok_and(|line| !line.is_empty());
     assert!(!runs, "what was started in the lab is still there");
-    assert!(lab.error(&["lab", "status"]).contains("there is no lab"));
+    assert!(lab.error(&["lab", "status"]).contains("no lab"));
 }
 
 /// Whoever owns the folder of images could exchange the memory of instances.
@@ -162,7 +162,7 @@ fn a_demo_does_not_remove_a_lab_that_runs() {
     lab.ok(&["lab", "up", "--hosts", "1"]);
     assert_eq!(
         lab.error(&["demo"]),
-        "transhume: lab `tdemo` is running: name another with `--lab`, or remove it with `transhume lab down --lab tdemo`\n"
+        "transhume: lab `tdemo` is running: choose another name with `--lab`, or remove it with `transhume lab down --lab tdemo`\n"
     );
     assert!(lab.is_registered(1));
 }
@@ -231,7 +231,7 @@ fn down_clears_what_a_killed_up_has_left() {
         assert!(!lab.leftovers().is_empty());
         assert_eq!(
             lab.error(&["lab", "status"]),
-            "transhume: lab `tcrash` is incomplete: `transhume lab down --lab tcrash` removes it\n"
+            "transhume: lab `tcrash` is incomplete: remove it with `transhume lab down --lab tcrash`\n"
         );
         lab.ok(&["lab", "down"]);
         assert_eq!(lab.leftovers(), BTreeSet::new());

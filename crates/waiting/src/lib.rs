@@ -5,7 +5,7 @@
 //! * [`Acks`]: an object is not destroyed before the program has acknowledged its events.
 //! * [`lock`]: a lock without poison.
 //! * [`futex`]: to sleep until a word changes.
-//! * [`HeldInFork`]: holds a lock across `fork`. [`KnownLock`]: knows whether the current thread holds it.
+//! * [`HeldInFork`]: holds a lock across `fork`.
 //! * [`OneAtATime`]: a lock that `fork` does not wait for. [`PerProcess`]: a value that a child makes again. [`MadeOnce`]: made once, without a lock.
 //! * [`SignalsBlocked`]: defers signal handlers of the program.
 //! * [`start_thread`]: starts a thread of a library.
@@ -18,7 +18,6 @@ mod event_fd;
 mod event_queue;
 pub mod futex;
 mod held_in_fork;
-mod known_lock;
 mod one_at_a_time;
 mod per_process;
 mod signals;
@@ -35,7 +34,6 @@ pub use cancellation::{Uncancelled, cancellable, keep, sleep, uncancelled};
 pub use event_fd::EventFd;
 pub use event_queue::EventQueue;
 pub use held_in_fork::HeldInFork;
-pub use known_lock::{KnownGuard, KnownLock, has_known_lock};
 use libc::pollfd;
 pub use one_at_a_time::OneAtATime;
 pub use per_process::{MadeOnce, PerProcess, begin_generation, generation};

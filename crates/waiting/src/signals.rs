@@ -41,18 +41,17 @@ impl Drop for SignalsBlocked {
 }
 
 #[cfg(test)]
-pub(crate) fn is_blocked(signal: libc::c_int) -> bool {
-    let mut now = MaybeUninit::uninit();
-    // SAFETY: the set can be written; without a new one `pthread_sigmask` only fills it.
-    unsafe {
-        libc::pthread_sigmask(libc::SIG_SETMASK, ptr::null(), now.as_mut_ptr());
-        libc::sigismember(now.as_ptr(), signal) == 1
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use super::*;
+
+    fn is_blocked(signal: libc::c_int) -> bool {
+        let mut now = MaybeUninit::uninit();
+        // SAFETY: the set can be written; without a new one `pthread_sigmask` only fills it.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, ptr::null(), now.as_mut_ptr());
+            libc::sigismember(now.as_ptr(), signal) == 1
+        }
+    }
 
     #[test]
     fn signals_are_blocked_by_the_guard_and_in_library_threads() {

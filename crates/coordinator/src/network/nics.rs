@@ -215,7 +215,10 @@ mod tests {
         let is_on_overlay = || planning::view(&world.cluster.lock()).hosts[&host].is_on_overlay;
         assert!(!is_on_overlay());
         let refused = super::super::plan::not_joined(&host);
-        assert!(refused.message.contains("does not join h1") && refused.remedy.contains("net layout"));
+        assert!(
+            refused.message.contains("h1 is not part of the overlay")
+                && refused.remedy.contains("net layout")
+        );
         world.lay(&mut [&mut h1]).await;
         assert_eq!(world.cluster.lock().usual_network(), NetworkKind::Overlay);
         add(&world, instance("job", NetworkKind::Overlay));

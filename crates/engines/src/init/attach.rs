@@ -14,14 +14,14 @@ const LATER: Duration = Duration::from_millis(20);
 /// After so many attempts it is long.
 const LONG: u32 = 5000;
 
-/// The connection, or the search for it.
+/// The connection to the node, or the attempts to make it.
 pub struct Attachment {
     role: Role,
     state: State,
     process: Option<ProcessId>,
     /// A packet that the socket had no room for, or that was made while there was no socket.
     waiting: Option<Vec<u8>>,
-    /// What the node has said to sessions.
+    /// The node's messages to sessions.
     heard: Vec<ToProcess>,
 }
 
@@ -44,7 +44,7 @@ impl Attachment {
         matches!(self.state, State::Dismissed)
     }
 
-    /// Whether the node has answered the greeting, and is there.
+    /// Whether the node has answered the `Hello` and is connected.
     pub fn is_attached(&self) -> bool {
         matches!(self.state, State::Attached(_))
     }
@@ -62,7 +62,7 @@ impl Attachment {
         }
     }
 
-    /// What to wait for on the socket.
+    /// The socket and the events to poll it for.
     pub fn interest(&self) -> Option<(RawFd, libc::c_short)> {
         match &self.state {
             State::Attached(socket) if self.waiting.is_some() => {
@@ -73,15 +73,15 @@ impl Attachment {
         }
     }
 
-    /// Sends a message now or as soon as the node takes it. One at a time: see [`Self::has_room`].
+    /// Sends a message now or as soon as the socket accepts it. One at a time: see [`Self::has_room`].
     pub fn send(&mut self, message: &ToNode) {
         self.waiting = Some(attach::encode(message));
         self.flush();
     }
 
-    /// Connects if there is no connection, hears the node, and sends what waits. `true` if the
-    /// node has just answered the greeting of a new connection. `hold` is called before the node is told that init has let go,
-    /// after which all may be stopped at any time.
+    /// Connects if there is no connection, receives messages, and sends a queued one. `true` if the
+    /// node has just answered the `Hello` of a new connection. Calls `hold` before it sends `Suspended`, after which the instance may
+    /// be stopped at any time.
     pub fn step(&mut self, mut hold: impl FnMut()) -> bool {
         if let State::Detached { attempts } = self.state {
             self.state = match self.greet() {
@@ -97,7 +97,7 @@ impl Attachment {
         welcomed
     }
 
-    /// What the node has said to sessions since the last time.
+    /// The node's messages to sessions since the last call.
     pub fn take_heard(&mut self) -> Vec<ToProcess> {
         std::mem::take(&mut self.heard)
     }

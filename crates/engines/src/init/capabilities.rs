@@ -8,7 +8,7 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 
-use super::launch;
+use super::numbers::numbers;
 
 /// What init needs if not all commands are root's; the last one is for giving back what was lent.
 pub const NEEDED: [(&str, u32); 4] =
@@ -32,7 +32,7 @@ pub fn give_back(arguments: &[OsString]) -> io::Result<&[OsString]> {
     let Some((lent, rest)) = said.and_then(|(first, rest)| Some((first.strip_prefix(LENT)?, rest))) else {
         return Ok(arguments);
     };
-    for capability in launch::numbers(OsStr::new(lent))? {
+    for capability in numbers(OsStr::new(lent))? {
         if prctl(libc::PR_CAPBSET_DROP, capability.into(), NOTHING) == -1 {
             let error = io::Error::last_os_error();
             return Err(io::Error::other(format!(

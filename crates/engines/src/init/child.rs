@@ -19,7 +19,7 @@ pub struct Child {
     stderr: Option<ChildStderr>,
     /// That the command runs is still to be told.
     starting: bool,
-    /// How it ended, or why it did not start.
+    /// The message about its end, or why it did not start.
     end: Option<ToNode>,
 }
 
@@ -51,7 +51,7 @@ impl Child {
         self.stdin.take()
     }
 
-    /// Passes on a signal that init heard.
+    /// Forwards a signal that init received.
     pub fn signalled(&self, signal: libc::c_int) {
         if let Some(pid) = self.pid {
             // SAFETY: no memory is passed; the process is ours and not reaped.
@@ -67,7 +67,7 @@ impl Child {
         }
     }
 
-    /// What there is to tell of the command's end, once it has ended.
+    /// The message about the command's end, once it has ended.
     pub fn end(&self) -> Option<&ToNode> {
         self.end.as_ref()
     }
@@ -81,12 +81,12 @@ impl Child {
         }
     }
 
-    /// The pipes that may still bring output.
+    /// The output pipes that are still open.
     pub fn pipes(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         [self.stdout.as_ref().map(AsFd::as_fd), self.stderr.as_ref().map(AsFd::as_fd)].into_iter().flatten()
     }
 
-    /// That the command has started, and then output that is there now, if any.
+    /// The next message: that the command has started, and then available output, if any.
     pub fn read_output(&mut self) -> Option<ToNode> {
         if std::mem::take(&mut self.starting) {
             return Some(ToNode::Started);

@@ -9,13 +9,13 @@ use std::path::Path;
 
 const USERS: &str = "/etc/passwd";
 
-/// What is further back is not read.
+/// The most bytes of the file that are read.
 const MOST_BYTES: u64 = 1 << 20;
 
 /// The home of a user who is not in there, as other container engines have it.
 const OF_STRANGERS: &str = "/";
 
-/// The home of `user`.
+/// The home directory of `user`.
 pub fn of(user: u32) -> OsString {
     let users = read(Path::new(USERS)).unwrap_or_default();
     let home = users.split(|byte| *byte == b'\n').find_map(|line| home_in(line, user));

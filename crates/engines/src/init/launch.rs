@@ -1,6 +1,6 @@
 //! The command that init runs, its user and its working directory.
 
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CString, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
@@ -11,7 +11,9 @@ use fabric::attach::NotStarted;
 use fabric::session;
 
 use super::capabilities::Ambient;
-use super::{HOME, home};
+use super::environment::HOME;
+use super::home;
+use super::numbers::{number, numbers};
 use instance::container::MOST_TERMINALS;
 
 /// The word before all others if the command has a standard input.
@@ -217,19 +219,9 @@ fn has_word<'a>(arguments: &'a [OsString], word: &str) -> (bool, &'a [OsString])
     }
 }
 
-/// Those of a list with commas, which may be empty.
-pub fn numbers(list: &OsStr) -> io::Result<Vec<u32>> {
-    let list = list.to_str().unwrap_or("?").split(',').filter(|number| !number.is_empty());
-    list.map(|text| number(OsStr::new(text))).collect()
-}
-
-fn number(text: &OsStr) -> io::Result<u32> {
-    let number = text.to_str().and_then(|text| text.parse().ok());
-    number.ok_or_else(|| io::Error::other(format!("transhume init: {} is not a number", text.display())))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
     use std::os::unix::process::ExitStatusExt as _;
 
     use super::*;

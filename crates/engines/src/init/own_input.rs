@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// How long a session may take to come.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// See the module.
+/// The standard input of the command until a session takes it.
 pub struct OwnInput {
     stdin: Option<ChildStdin>,
     /// When it ends.
@@ -18,33 +18,33 @@ pub struct OwnInput {
 }
 
 impl OwnInput {
-    /// The other end of this pipe, if the command has one.
+    /// The write end of the command's standard input, if it has one.
     pub fn new(stdin: Option<ChildStdin>) -> Self {
         Self { stdin, deadline: None }
     }
 
-    /// For the session that has come.
+    /// Takes the input for a session.
     pub fn take(&mut self) -> Option<ChildStdin> {
         self.deadline = None;
         self.stdin.take()
     }
 
-    /// From now on a session could come.
+    /// Starts the timeout: from now on a session can come.
     pub fn may_be_asked_for(&mut self, now: Instant) {
         self.deadline = self.stdin.is_some().then(|| now + PATIENCE);
     }
 
-    /// None can come until then.
+    /// Stops the timeout: no session can come for now.
     pub fn cannot_be_asked_for(&mut self) {
         self.deadline = None;
     }
 
-    /// When it ends at the latest.
+    /// The end of the timeout.
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// Ends it if no session has come in time.
+    /// Closes the input if no session has come in time.
     pub fn end_overdue(&mut self, now: Instant) {
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             *self = Self::new(None);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// What is in the pipe, at most `most` bytes; a pipe at its end is closed.
+/// Reads available bytes from the pipe, at most `most`; closes the pipe at end of file.
 pub fn read(pipe: &mut Option<impl Read>, most: usize) -> Option<Vec<u8>> {
     let mut bytes = vec![0; most];
     match pipe.as_mut()?.read(&mut bytes) {
@@ -19,8 +19,8 @@ pub fn read(pipe: &mut Option<impl Read>, most: usize) -> Option<Vec<u8>> {
     None
 }
 
-/// Writes what the pipe takes of `bytes`, and returns how many are done with: all, if nobody reads, or can, and the pipe
-/// is closed then.
+/// Writes as many of `bytes` as the pipe accepts, and returns how many are done. If the pipe has no reader, it is closed and all are
+/// done.
 pub fn write(pipe: &mut Option<impl Write>, bytes: &mut VecDeque<u8>) -> usize {
     let (next, _) = bytes.as_slices();
     let done = match pipe.as_mut().map(|pipe| pipe.write(next)) {

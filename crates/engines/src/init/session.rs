@@ -30,7 +30,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// The largest number of a signal.
 const LAST_SIGNAL: i32 = 64;
 
-/// A command, and all that has not been told of it.
+/// A session's command, with its unsent messages.
 #[derive(Default)]
 pub struct Session {
     /// Its process, which leads a process group, until it is reaped.
@@ -59,7 +59,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Starts the command that is ordered.
+    /// Starts the ordered command.
     pub fn start(
         launch: &Launch,
         order: &Order,
@@ -77,7 +77,7 @@ impl Session {
         Self { state_due: true, ..session }
     }
 
-    /// Brings the instance's own command its standard input, if that is there and nobody has brought it any.
+    /// Feeds the standard input of the instance's own command, if that has one and no session has taken it yet.
     pub fn for_own(stdin: Option<ChildStdin>) -> Self {
         let end = stdin.is_none().then(|| End::NotStarted(launch::without_stdin()));
         let stdin = stdin.map(OwnedFd::from).map(File::from);
@@ -121,7 +121,7 @@ impl Session {
         Ok(Self { pid, stdin: Some(stdin), stdout: Some(stdout), ..Self::default() })
     }
 
-    /// Does what it is told; another `Open` is the first one again.
+    /// Handles a message; a repeated `Open` has no effect.
     pub fn hear(&mut self, message: ToSession) {
         match message {
             ToSession::Open(_) => self.state_due = true,
@@ -163,8 +163,8 @@ impl Session {
         }
     }
 
-    /// Its terminal, if it has one, holds still, and nothing is left on the way from it: CRIU would write that to the terminal once
-    /// more, which changes it, and wait for ever if there were no room.
+    /// Stops its terminal, if it has one, and reads all output from it: CRIU would write unread output to the terminal again, whose line
+    /// discipline changes it, and block for ever if there were no room.
     pub fn hold(&mut self) {
         if let Some(master) = self.stdout.as_ref().filter(|_| self.left.is_none())
             && terminal::stop(master).is_ok()
@@ -187,7 +187,7 @@ impl Session {
         }
     }
 
-    /// Its terminal goes on: here, if it did not move. At the destination it was never stopped.
+    /// Starts its terminal again after a rollback. At the destination it was never stopped.
     pub fn go_on(&mut self) {
         if std::mem::take(&mut self.is_held) {
             let _closed = self.stdout.as_ref().map(terminal::go_on);
@@ -202,12 +202,12 @@ impl Session {
         }
     }
 
-    /// When the command is to be killed at the latest.
+    /// The time at which the command is killed.
     pub fn deadline(&self) -> Option<Instant> {
         self.left.filter(|_| self.pid.is_some())
     }
 
-    /// Kills the command if nobody is interested in it and it does not end.
+    /// Kills the command if its client has left and it does not end.
     pub fn kill_overdue(&mut self, now: Instant) {
         if self.left.is_some_and(|deadline| deadline <= now) {
             self.send_signal(libc::SIGKILL);
@@ -216,12 +216,12 @@ impl Session {
         }
     }
 
-    /// Whether it can be forgotten.
+    /// Whether the session can be removed.
     pub fn is_over(&self) -> bool {
         self.left.is_some() && self.pid.is_none()
     }
 
-    /// What to wait for on the pipes.
+    /// The pipes and the events to poll them for.
     pub fn interest(&self) -> impl Iterator<Item = (RawFd, libc::c_short)> + '_ {
         let [stdout, stderr] = [
             self.stdout.as_ref().filter(|_| self.has_room(Stdout)).map(AsRawFd::as_raw_fd),
@@ -240,7 +240,7 @@ impl Session {
         self.output[stream as usize].room() > 0
     }
 
-    /// Carries input and output between the pipes and what is kept; of `ready` pipes, and all once the command has ended.
+    /// Moves input and output between the buffers and the `ready` pipes, or all pipes once the command has ended.
     pub fn carry(&mut self, ready: impl Fn(RawFd) -> bool) {
         self.give_input();
         let ended = self.end.is_some();
@@ -260,19 +260,19 @@ impl Session {
         }
     }
 
-    /// How far it is.
+    /// The session's state.
     pub fn state(&mut self) -> State {
         self.state_due = false;
         State { input: self.input.tell(), signals: self.signals }
     }
 
-    /// What has been said may have been lost.
+    /// Prepares to repeat messages, since some may have been lost.
     pub fn say_again(&mut self) {
         self.output.iter_mut().for_each(Sending::rewind);
         self.end_told = false;
     }
 
-    /// What is to be said next, if anything is.
+    /// The next message to send, if there is one.
     pub fn next_word(&mut self) -> Option<FromSession> {
         if self.left.is_some() {
             return None;

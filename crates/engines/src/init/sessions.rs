@@ -10,10 +10,10 @@ use fabric::attach::{NotStarted, Role, ToNode, ToProcess};
 use fabric::session::{End, FromSession, MAX_SESSIONS, SessionId, ToSession, Word};
 
 use super::attach::Attachment;
+use super::environment::unshielded;
 use super::launch::Launch;
 use super::own_input::OwnInput;
 use super::session::Session;
-use super::unshielded;
 
 /// The most messages at a time: the node's word to suspend must not wait behind commands that write without end.
 const TURN: usize = 16;

@@ -4,7 +4,7 @@ use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// What init hears: children, and what it passes on to the command.
+/// The signals that init receives: SIGCHLD, and those that it forwards to the command.
 const HEARD: [libc::c_int; 6] =
     [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2];
 
@@ -12,7 +12,7 @@ const HEARD: [libc::c_int; 6] =
 pub struct Signals(OwnedFd);
 
 impl Signals {
-    /// Blocks the signals, and takes them through a descriptor from now on.
+    /// Blocks the signals, and receives them through a descriptor.
     pub fn block() -> io::Result<Self> {
         // SAFETY: the set is made empty before it is used.
         unsafe {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use fabric::session::WindowSize;
 
-/// Makes a pseudo-terminal that belongs to `user`: its master, which is never waited for, and its other end.
+/// Makes a pseudo-terminal that belongs to `user`: its non-blocking master, and its slave.
 pub fn open(size: WindowSize, user: u32) -> io::Result<(File, OwnedFd)> {
     let flags = libc::O_NOCTTY | libc::O_NONBLOCK;
     let master = File::options().read(true).write(true).custom_flags(flags).open("/dev/ptmx")?;
@@ -22,14 +22,14 @@ pub fn open(size: WindowSize, user: u32) -> io::Result<(File, OwnedFd)> {
     Ok((master, slave))
 }
 
-/// Sets the size of its window. The foreground process group gets SIGWINCH if that is another one.
+/// Sets the size of its window. The foreground process group gets SIGWINCH if the size changes.
 pub fn resize(master: &File, size: WindowSize) -> io::Result<()> {
     let size = libc::winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: `size` is live, and what the kernel reads for this request.
     check(unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) }).map(drop)
 }
 
-/// Stops what is written to the terminal: who writes waits. When it returns, all that was written can be read from `master`.
+/// Stops the terminal's output: writers wait. When it returns, all earlier output can be read from `master`.
 pub fn stop(master: &File) -> io::Result<()> {
     let slave = other_end(master)?;
     await_pause(master, &slave);
@@ -72,7 +72,7 @@ fn is_writable(slave: &OwnedFd) -> bool {
     unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
 }
 
-/// Who has begun to write before the terminal was stopped may still do so. The kernel sets what a terminal is like only
+/// A process that began to write before the terminal was stopped may still do so. The kernel sets what a terminal is like only
 /// when nobody does; here that is what it was, and means nothing to a pseudo-terminal.
 fn await_writers(slave: &OwnedFd) -> io::Result<()> {
     let mut local: libc::c_int = 0;
@@ -82,7 +82,7 @@ fn await_writers(slave: &OwnedFd) -> io::Result<()> {
     check(unsafe { libc::ioctl(slave.as_raw_fd(), libc::TIOCSSOFTCAR, &raw const local) }).map(drop)
 }
 
-/// Lets a terminal that was stopped go on.
+/// Starts the output of a stopped terminal.
 pub fn go_on(master: &File) -> io::Result<()> {
     let slave = other_end(master)?;
     // SAFETY: no memory is passed.

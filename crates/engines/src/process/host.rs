@@ -7,7 +7,8 @@ use std::mem;
 use std::path::Path;
 use std::process::Command;
 
-use super::cgroup;
+use crate::container::cgroup;
+use crate::criu::check::verify::release;
 use crate::error::{Doing, Error, Result};
 use crate::report::Host;
 
@@ -76,12 +77,6 @@ fn parse_version(text: &str) -> Option<(u32, u32, u32)> {
     let mut numbers = digits.split('.').map(|number| number.parse::<u32>());
     let major = numbers.next()?.ok()?;
     Some((major, numbers.next()?.ok()?, numbers.next().and_then(Result::ok).unwrap_or(0)))
-}
-
-/// A kernel release's first two numbers.
-pub fn release(kernel: &str) -> (u32, u32) {
-    let mut numbers = kernel.split(['.', '-']).map(|number| number.parse().unwrap_or(0));
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
 fn check(criu: &Path) -> Result<()> {

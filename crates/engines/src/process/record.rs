@@ -10,11 +10,12 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::paging::PagerId;
-use super::task::TaskId;
+use crate::criu::paging::PagerId;
 use crate::engine::State;
 use crate::error::{Doing, Result};
 use crate::instance::{InstanceName, InstanceSpec};
+use crate::linux::files::absent_is_fine;
+use crate::linux::task::TaskId;
 use instance::container::Bind;
 
 /// An instance on this host.
@@ -57,7 +58,7 @@ impl Record {
 /// How the file of a staged record ends.
 const NEXT: &str = "next";
 
-/// What records of all versions begin with.
+/// The first fields of records of all versions.
 #[derive(Deserialize)]
 struct Layout {
     version: u32,
@@ -138,12 +139,4 @@ fn read(path: &Path) -> io::Result<Record> {
         return Err(io::Error::other(what));
     }
     Ok(serde_json::from_slice(&bytes)?)
-}
-
-/// Deleting what is not there has succeeded.
-pub fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
 }

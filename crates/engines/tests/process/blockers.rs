@@ -21,7 +21,7 @@ fn report(host: &Host, words: &[&str]) -> Report {
 }
 
 #[test]
-fn a_device_pins_and_a_terminal_of_its_own_does_not() {
+fn a_device_is_a_blocker_and_an_own_terminal_is_not() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     let terminal = report(&a, &["open", "/dev/ptmx"]).blockers;
@@ -32,7 +32,7 @@ fn a_device_pins_and_a_terminal_of_its_own_does_not() {
 
 /// At the destination the network is as the node makes it.
 #[test]
-fn what_an_instance_has_set_up_in_its_network_pins() {
+fn network_changes_of_the_instance_are_blockers() {
     let lab = Lab::new();
     for (host, command, expected) in [
         ("a", "addr add 10.9.9.9/32 dev lo", "the address 10.9.9.9"),
@@ -46,7 +46,7 @@ fn what_an_instance_has_set_up_in_its_network_pins() {
 }
 
 #[test]
-fn a_lock_pins() {
+fn a_file_lock_is_a_blocker() {
     let lab = Lab::new();
     let host = lab.host("a");
     let path = host.config.state.join("locked");
@@ -59,7 +59,7 @@ fn a_lock_pins() {
 }
 
 #[test]
-fn what_is_in_the_way_for_a_moment_does_not_pin() {
+fn a_momentary_lock_is_not_a_blocker() {
     let lab = Lab::new();
     let host = lab.host("a");
     let path = host.config.state.join("locked");
@@ -74,7 +74,7 @@ fn what_is_in_the_way_for_a_moment_does_not_pin() {
 
 /// It may pass, and it may come after the check: it is looked for again when all is stopped.
 #[test]
-fn what_may_come_after_the_check_pins() {
+fn blockers_that_arise_after_the_check_stop_the_dump() {
     let lab = Lab::new();
     for (host, words, expected) in [
         ("a", &["pin", "orphan"][..], "has closed a connection"),
@@ -105,7 +105,7 @@ fn what_may_come_after_the_check_pins() {
 
 /// What CRIU cannot carry, or would lose.
 #[test]
-fn sockets_and_namespaces_that_cannot_move_pin() {
+fn sockets_and_namespaces_that_cannot_move_are_blockers() {
     let lab = Lab::new();
     for (host, kind, expected) in [
         ("a", "join", "the multicast group 239.1.2.3"),
@@ -142,7 +142,7 @@ fn sockets_and_namespaces_that_cannot_move_pin() {
 
 /// CRIU binds it by the name that it was bound by.
 #[test]
-fn a_socket_pins_that_was_renamed() {
+fn a_renamed_socket_is_a_blocker() {
     let lab = Lab::new();
     let host = lab.host("a");
     let path = host.config.state.join("socket");
@@ -153,7 +153,7 @@ fn a_socket_pins_that_was_renamed() {
 
 /// CRIU cannot stop its parent meanwhile.
 #[test]
-fn a_child_that_its_parent_waits_for_pins() {
+fn a_vfork_child_is_a_blocker() {
     let lab = Lab::new();
     let found = report(&lab.host("a"), &["pin", "vfork"]).blockers;
     let [found] = &found[..] else { panic!("{found:?}") };
@@ -162,7 +162,7 @@ fn a_child_that_its_parent_waits_for_pins() {
 
 /// The node tells it to let go. The first process is told as one that uses RDMA.
 #[test]
-fn a_stopped_process_pins_if_the_node_must_tell_it_to_let_go() {
+fn a_stopped_process_with_an_attachment_is_a_blocker() {
     let lab = Lab::new();
     let host = lab.host("a");
     let spec = workload("stopped", 44, &["count", "1000000"]);
@@ -184,7 +184,7 @@ fn a_stopped_process_pins_if_the_node_must_tell_it_to_let_go() {
 
 /// A mapped one is what a POSIX semaphore is to who made it, if it has a name.
 #[test]
-fn a_deleted_file_pins_as_long_as_it_has_another_name() {
+fn a_deleted_file_with_another_name_is_a_blocker() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     let path = a.config.state.join("deleted");
@@ -208,7 +208,7 @@ fn a_deleted_file_pins_as_long_as_it_has_another_name() {
 
 /// It would be another's at the destination, or nobody's.
 #[test]
-fn what_is_shared_by_the_means_of_system_v_pins() {
+fn system_v_objects_are_blockers() {
     let lab = Lab::new();
     for (host, kind, option, expected) in [
         ("a", "semaphores", "-s", "uses the System V semaphores "),
@@ -242,7 +242,7 @@ fn is_another(path: &Path) -> Vec<String> {
 }
 
 #[test]
-fn an_open_file_must_be_at_the_destination() {
+fn an_open_file_must_exist_at_the_destination() {
     let lab = Lab::new();
     let host = lab.host("a");
     let path = host.config.state.join("data");
@@ -258,7 +258,7 @@ fn an_open_file_must_be_at_the_destination() {
 
 /// Also by others: what is on a file system that both hosts share is one file, and is not looked into.
 #[test]
-fn a_file_that_both_hosts_share_may_change_between_the_looks() {
+fn a_shared_file_may_change_between_the_checks() {
     let lab = Lab::new();
     for (host, words) in [(lab.host("a"), "open"), (lab.host("b"), "map")] {
         let path = host.config.state.join("data");
@@ -293,7 +293,7 @@ fn a_file_of_its_own_at_the_destination_must_be_a_copy() {
 }
 
 #[test]
-fn a_difference_at_the_end_of_a_huge_file_is_found_soon() {
+fn a_difference_at_the_end_of_a_huge_file_is_found_quickly() {
     const SIZE: u64 = 1 << 40;
     let lab = Lab::new();
     let host = lab.host("a");
@@ -309,7 +309,7 @@ fn a_difference_at_the_end_of_a_huge_file_is_found_soon() {
 }
 
 #[test]
-fn libraries_are_needed_with_their_build() {
+fn libraries_are_compared_by_build_id() {
     let lab = Lab::new();
     let found = report(&lab.host("a"), &["count", "1000000"]);
     let library = found.needs.files.iter().find(|file| file.path.to_string_lossy().contains("libc.so"));
@@ -318,14 +318,14 @@ fn libraries_are_needed_with_their_build() {
 }
 
 #[test]
-fn memory_that_processes_share_is_needed_once() {
+fn shared_memory_counts_once() {
     let lab = Lab::new();
     let needed = report(&lab.host("a"), &["share", "64"]).needs.memory >> 20;
     assert!((64..96).contains(&needed), "{needed} MiB");
 }
 
 #[test]
-fn a_node_in_another_namespace_is_told_from_a_sandbox() {
+fn a_node_in_another_namespace_is_distinguished_from_a_sandbox() {
     let lab = Lab::new();
     let host = lab.host("a");
     // SAFETY: this test's thread goes on with no System V object.

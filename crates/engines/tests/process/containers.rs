@@ -114,7 +114,7 @@ const KEEPER: &str = r#"
     done"#;
 
 #[test]
-fn a_container_keeps_what_it_has_changed_and_leaves_its_image_alone() {
+fn a_container_keeps_its_changes_and_does_not_modify_its_image() {
     let lab = Lab::new();
     let (a, b) = (host(&lab, "a"), host(&lab, "b"));
     let shared = shared(&lab);
@@ -143,7 +143,7 @@ fn a_container_keeps_what_it_has_changed_and_leaves_its_image_alone() {
 
 /// CRIU changes the layer while it is packed, as long as that takes.
 #[test]
-fn a_container_that_has_written_many_files_moves_at_once() {
+fn a_container_with_many_written_files_moves_at_once() {
     const FILES: &str = "6000";
     let lab = Lab::new();
     let (a, b) = (host(&lab, "a"), host(&lab, "b"));
@@ -167,7 +167,7 @@ fn a_container_that_has_written_many_files_moves_at_once() {
 
 /// CRIU would look for it by another name.
 #[test]
-fn the_directory_of_a_process_pins() {
+fn an_open_proc_directory_is_a_blocker() {
     let lab = Lab::new();
     let a = host(&lab, "a");
     let mut spec = contained(workload("looking", 73, &[]), &shared(&lab));
@@ -195,7 +195,7 @@ while True:
 ";
 
 #[test]
-fn a_database_that_travels_pins() {
+fn an_open_sqlite_database_in_the_layer_is_a_blocker() {
     let lab = Lab::new();
     let a = host(&lab, "a");
     let shared = shared(&lab);
@@ -258,7 +258,7 @@ fn limit_of_processes(spec: &InstanceSpec, host: &Host) -> String {
 }
 
 #[test]
-fn what_the_destination_lacks_is_found_before_the_move() {
+fn missing_requirements_are_found_before_the_move() {
     let lab = Lab::new();
     let (a, b, bare) = (host(&lab, "a"), host(&lab, "b"), lab.host("c"));
     let shared = shared(&lab);
@@ -292,7 +292,7 @@ fn what_the_destination_lacks_is_found_before_the_move() {
 }
 
 #[test]
-fn what_the_runtime_refuses_is_told_in_its_words_and_leaves_nothing() {
+fn errors_of_the_runtime_are_reported_and_leave_nothing_behind() {
     let lab = Lab::new();
     let a = host(&lab, "a");
     let spec = contained(workload("refused", 72, &[]), &shared(&lab));
@@ -316,7 +316,7 @@ fn what_the_runtime_refuses_is_told_in_its_words_and_leaves_nothing() {
 }
 
 #[test]
-fn containers_that_come_and_go_at_once_are_not_in_each_others_way() {
+fn containers_are_made_and_removed_concurrently() {
     let lab = Lab::new();
     let a = host_with_runtime(&lab, "a", "false");
     let shared = shared(&lab);
@@ -353,7 +353,7 @@ fn a_container_with_few_rights_runs_and_moves() {
 
 /// As the runtime alone would start it: init has more, and is not the same user.
 #[test]
-fn the_capabilities_of_a_user_are_those_of_the_configuration() {
+fn a_user_gets_the_capabilities_of_the_configuration() {
     let lab = Lab::new();
     let a = host(&lab, "a");
     let mut spec = contained(workload("ambient", 90, &[]), &shared(&lab));
@@ -375,7 +375,7 @@ fn the_capabilities_of_a_user_are_those_of_the_configuration() {
 
 /// Init, which is root, is told another home by the runtime.
 #[test]
-fn a_container_that_is_told_no_home_has_that_of_its_user() {
+fn home_defaults_to_that_of_the_container_s_user() {
     let lab = Lab::new();
     let a = host(&lab, "a");
     let mut spec = contained(workload("nobody", 89, &[]), &shared(&lab));
@@ -415,7 +415,7 @@ for count in range(1000000):
 }
 
 #[test]
-fn a_volume_that_is_another_one_now_is_named() {
+fn a_replaced_volume_is_a_blocker() {
     let lab = Lab::new();
     let a = host(&lab, "a");
     let shared = shared(&lab);
@@ -491,7 +491,7 @@ fn a_held_container_dies_with_its_node_and_is_restored_again_or_aborted() {
 }
 
 #[test]
-fn a_restarted_node_finds_a_container_and_ends_it_whole() {
+fn a_restarted_node_finds_and_removes_a_container() {
     let lab = Lab::new();
     let mut a = host(&lab, "a");
     let spec = contained(workload("found-too", 75, &["count", "1000075"]), &shared(&lab));
@@ -508,7 +508,7 @@ fn a_restarted_node_finds_a_container_and_ends_it_whole() {
 
 /// A container that has a library of the node's goes on by that, also after the node has come up with others.
 #[test]
-fn what_a_container_was_made_with_is_remembered() {
+fn the_mounts_of_a_container_are_recorded() {
     let lab = Lab::new();
     let (mut a, mut b) = (host(&lab, "a"), host(&lab, "b"));
     let libraries = lab.folder().join("libraries");
@@ -547,7 +547,7 @@ fn mounts_of(spec: &InstanceSpec, host: &Host) -> Vec<(String, String)> {
 
 /// Also those that show what another one with the same options shows.
 #[test]
-fn mounts_allow_no_more_than_before_once_a_container_has_moved() {
+fn mount_flags_survive_a_move() {
     let lab = Lab::new();
     let (a, b) = (host(&lab, "a"), host(&lab, "b"));
     let volume = lab.folder().join("volume");
@@ -591,7 +591,7 @@ while True:
 
 /// What CRIU finds again moves.
 #[test]
-fn what_a_container_watches_on_its_root_is_told_before_the_move() {
+fn watches_on_a_container_s_root_are_blockers() {
     let lab = Lab::new();
     let (a, b) = (host(&lab, "a"), host(&lab, "b"));
     let shared = shared(&lab);
@@ -697,7 +697,7 @@ fn unpacked(host: &Host) -> Vec<String> {
 }
 
 #[test]
-fn an_image_is_unpacked_where_it_is_used_and_whole_or_not_at_all() {
+fn an_image_is_unpacked_completely_or_not_at_all() {
     let lab = Lab::new();
     let (a, b) = (host(&lab, "a"), host(&lab, "b"));
     let layout = lab.folder().join("layout");

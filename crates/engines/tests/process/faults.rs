@@ -54,7 +54,7 @@ pub fn hold(host: &Host, spec: &InstanceSpec) -> Child {
 
 /// CRIU has it end with `EINTR`, also where it was begun.
 #[test]
-fn what_waits_in_the_kernel_waits_on_after_a_rollback() {
+fn interrupted_system_calls_resume_their_wait_after_a_rollback() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     let spec = workload("waiting", 52, &["keep_waiting"]);
@@ -68,7 +68,7 @@ fn what_waits_in_the_kernel_waits_on_after_a_rollback() {
 }
 
 #[test]
-fn a_held_instance_that_is_aborted_leaves_nothing_and_the_source_runs_on() {
+fn aborting_a_held_instance_leaves_nothing_and_the_source_runs_on() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     let spec = workload("aborted", 21, &["count", "1000021"]);
@@ -87,7 +87,7 @@ fn a_held_instance_that_is_aborted_leaves_nothing_and_the_source_runs_on() {
 }
 
 #[test]
-fn what_a_killed_node_held_dies_and_is_restored_again_from_its_images() {
+fn a_held_instance_dies_with_its_node_and_is_restored_again() {
     let lab = Lab::new();
     let (a, mut b) = (lab.host("a"), lab.host("b"));
     let spec = workload("orphan", 22, &["count", "1000022"]);
@@ -110,7 +110,7 @@ fn what_a_killed_node_held_dies_and_is_restored_again_from_its_images() {
 }
 
 #[test]
-fn what_was_armed_in_vain_leaves_nothing() {
+fn disarming_leaves_nothing_behind() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     let spec = workload("calm", 30, &["count", "1000030"]);
@@ -134,7 +134,7 @@ fn what_was_armed_in_vain_leaves_nothing() {
 }
 
 #[test]
-fn a_restarted_node_finds_what_runs_and_what_is_stopped() {
+fn a_restarted_node_finds_running_and_stopped_instances() {
     let lab = Lab::new();
     let mut a = lab.host("a");
     let spec = workload("found", 23, &["count", "1000023"]);
@@ -170,7 +170,7 @@ fn a_cancelled_dump_lets_the_instance_run_on() {
 }
 
 #[test]
-fn a_cancel_is_obeyed_although_criu_hangs() {
+fn a_cancel_ends_a_hanging_criu() {
     let lab = Lab::new();
     let criu = lab.hanging_criu();
     let (a, b) = (lab.host("a"), lab.host_with("b", |config| config.criu = criu));
@@ -192,7 +192,7 @@ fn a_cancel_is_obeyed_although_criu_hangs() {
 
 /// CRIU stops twice in a dump: with the tree seized, and with its images complete.
 #[test]
-fn a_criu_that_is_killed_where_it_stops_lets_the_instance_run_on() {
+fn an_instance_runs_on_when_criu_is_killed_at_a_stop() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     let spec = workload("survivor", 25, &["mixed"]);
@@ -207,7 +207,7 @@ fn a_criu_that_is_killed_where_it_stops_lets_the_instance_run_on() {
 }
 
 #[test]
-fn a_criu_that_is_killed_in_a_restore_leaves_nothing_and_a_second_try_succeeds() {
+fn a_restore_succeeds_after_criu_was_killed_in_the_first_try() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     let spec = workload("retried", 29, &["count", "1000029"]);
@@ -232,7 +232,7 @@ fn a_criu_that_is_killed_in_a_restore_leaves_nothing_and_a_second_try_succeeds()
 
 /// At its last hook CRIU has completed the tree, which goes on by itself.
 #[test]
-fn a_criu_that_is_killed_when_the_tree_is_complete_takes_nothing_with_it() {
+fn an_instance_survives_a_kill_of_criu_at_the_end_of_a_restore() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     let server = workload("steady", 33, &["serve", "10.77.0.33:700"]);
@@ -258,7 +258,7 @@ fn a_criu_that_is_killed_when_the_tree_is_complete_takes_nothing_with_it() {
 }
 
 #[test]
-fn an_instance_that_ends_when_it_is_let_go_is_lost_and_not_restored_again() {
+fn an_instance_that_ends_in_its_release_is_lost_and_not_restored_again() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     let spec = workload("ended", 35, &["count", "1000035"]);
@@ -312,7 +312,7 @@ impl MemorySink for Elsewhere {
 }
 
 #[test]
-fn memory_needs_room_at_the_source_only_if_it_stays_there() {
+fn pages_need_room_at_the_source_only_if_they_stay_there() {
     let lab = Lab::new();
     let tiny = lab.tiny_disk("tiny");
     let a = lab.host_with("a", |config| config.images = vec![tiny.path()]);
@@ -342,7 +342,7 @@ fn a_destination_without_room_says_so() {
 }
 
 #[test]
-fn damaged_images_are_refused_and_whole_ones_succeed_then() {
+fn damaged_images_are_refused_and_complete_ones_restored_afterwards() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     let spec = workload("damaged", 28, &["count", "1000028"]);

@@ -24,7 +24,7 @@ fn states(host: &Host) -> Vec<State> {
 }
 
 #[test]
-fn a_held_instance_stays_held_until_there_is_room_to_let_it_go() {
+fn a_held_instance_stays_held_until_its_record_can_be_written() {
     let lab = Lab::new();
     let disk = lab.tiny_disk("tiny");
     let (a, b) = (lab.host("a"), host_on(&lab, "b", &disk));
@@ -48,7 +48,7 @@ fn a_held_instance_stays_held_until_there_is_room_to_let_it_go() {
 }
 
 #[test]
-fn an_instance_runs_and_is_noted_although_the_disk_fills_while_it_is_let_go() {
+fn an_instance_runs_when_the_disk_fills_during_its_release() {
     let lab = Lab::new();
     let disk = lab.tiny_disk("tiny");
     let (a, mut b) = (lab.host("a"), host_on(&lab, "b", &disk));
@@ -70,7 +70,7 @@ fn an_instance_runs_and_is_noted_although_the_disk_fills_while_it_is_let_go() {
 }
 
 #[test]
-fn a_stopped_instance_runs_on_without_room() {
+fn a_stopped_instance_resumes_on_a_full_disk() {
     let lab = Lab::new();
     let disk = lab.tiny_disk("tiny");
     let mut a = host_on(&lab, "a", &disk);
@@ -89,7 +89,7 @@ fn a_stopped_instance_runs_on_without_room() {
 }
 
 #[test]
-fn what_cannot_be_noted_before_a_move_is_undone_and_succeeds_with_room() {
+fn calls_fail_cleanly_on_a_full_disk_and_succeed_with_room() {
     let lab = Lab::new();
     let disk = lab.tiny_disk("tiny");
     let (a, b) = (host_on(&lab, "a", &disk), lab.host("b"));

@@ -100,7 +100,7 @@ fn descriptors_of(pid: i32) -> usize {
 }
 
 #[test]
-fn threads_in_waits_do_not_notice_that_criu_is_killed_where_it_stops() {
+fn threads_in_waits_survive_a_kill_of_criu_at_each_stop() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     let mut crowd = Crowd::start(&a, &b, 31);
@@ -117,7 +117,7 @@ fn threads_in_waits_do_not_notice_that_criu_is_killed_where_it_stops() {
 }
 
 #[test]
-fn threads_in_waits_do_not_notice_that_criu_is_killed_at_any_moment() {
+fn threads_in_waits_survive_a_kill_of_criu_at_any_moment() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     let mut crowd = Crowd::start(&a, &b, 36);
@@ -136,7 +136,7 @@ fn threads_in_waits_do_not_notice_that_criu_is_killed_at_any_moment() {
 }
 
 #[test]
-fn nothing_is_left_of_a_restore_whose_criu_is_killed_at_any_moment() {
+fn killing_criu_during_a_restore_leaves_nothing_behind() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     let spec = workload("unborn", 37, &["count", "1000037"]);

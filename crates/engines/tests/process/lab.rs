@@ -310,19 +310,19 @@ pub fn workload(name: &str, number: u8, words: &[&str]) -> InstanceSpec {
     }
 }
 
-/// What the instance runs.
+/// The program of the instance.
 pub fn program(spec: &mut InstanceSpec) -> &mut Program {
     match &mut spec.workload {
         Workload::Process(program) | Workload::Container(Container { program, .. }) => program,
-        Workload::Vm(_) => panic!("a virtual machine runs no program of its host's"),
+        Workload::Vm(_) => panic!("a virtual machine has no program"),
     }
 }
 
-/// The container that the instance is.
+/// The container of the instance.
 pub fn container(spec: &mut InstanceSpec) -> &mut Container {
     match &mut spec.workload {
         Workload::Container(container) => container,
-        other => panic!("{other:?} is no container"),
+        other => panic!("{other:?} is not a container"),
     }
 }
 

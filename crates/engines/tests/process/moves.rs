@@ -31,7 +31,7 @@ fn a_command_runs_to_its_end_and_its_output_arrives() {
 
 /// What is lost on its way is sent again, also when nobody is there any more who has sent it.
 #[test]
-fn the_last_words_of_an_instance_arrive() {
+fn the_last_output_of_an_instance_arrives() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     let trigger = a.config.state.join("trigger");
@@ -62,7 +62,7 @@ fn the_last_words_of_an_instance_arrive() {
 
 /// Nothing else wakes init then: what the command has left keeps its output open.
 #[test]
-fn an_end_that_comes_together_with_output_is_told() {
+fn an_exit_right_after_output_is_reported() {
     let lab = Lab::new();
     let host = lab.host("a");
     let trigger = host.config.state.join("trigger");
@@ -80,7 +80,7 @@ fn an_end_that_comes_together_with_output_is_told() {
 }
 
 #[test]
-fn a_command_that_has_ended_before_its_start_is_answered_was_started() {
+fn a_short_command_that_has_ended_counts_as_started() {
     let lab = Lab::new();
     let host = lab.host_with("a", |config| config.init = vec!["/bin/true".into()]);
     for number in 50..60 {
@@ -95,7 +95,7 @@ fn a_command_that_has_ended_before_its_start_is_answered_was_started() {
 }
 
 #[test]
-fn a_command_that_does_not_exist_is_told() {
+fn a_missing_command_is_reported() {
     let lab = Lab::new();
     let host = lab.host("a");
     let mut spec = workload("missing", 1, &[]);
@@ -108,7 +108,7 @@ fn a_command_that_does_not_exist_is_told() {
 }
 
 #[test]
-fn a_command_that_cannot_be_run_and_a_missing_directory_are_told_apart() {
+fn an_unexecutable_command_and_a_missing_directory_are_distinguished() {
     let lab = Lab::new();
     let host = lab.host("a");
     let cases = [("/etc/passwd", "/", "executable"), ("true", "/no/such", "directory")];
@@ -175,7 +175,7 @@ fn image_folders_may_be_relative_paths() {
 }
 
 #[test]
-fn a_command_that_writes_a_lot_waits_while_nobody_reads() {
+fn a_command_waits_while_its_output_is_not_read() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     let spec = workload("flooding", 3, &["flood", "100000"]);
@@ -188,7 +188,7 @@ fn a_command_that_writes_a_lot_waits_while_nobody_reads() {
 }
 
 #[test]
-fn threads_children_pipes_and_memfds_come_along() {
+fn threads_children_pipes_and_memfds_move() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     let spec = workload("mixed", 4, &["mixed"]);
@@ -202,7 +202,7 @@ fn threads_children_pipes_and_memfds_come_along() {
 
 /// Where the node may not read a user's limits, as in many containers, that is what is said.
 #[test]
-fn a_user_s_instance_moves_or_says_what_the_node_lacks() {
+fn an_unprivileged_instance_moves_or_names_the_missing_capability() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     let mut spec = workload("user", 9, &[]);
@@ -291,7 +291,7 @@ fn goes_on_after_moves(mut node: Node, output: &mut Output, a: &Host, b: &Host, 
 
 /// CRIU knows such a file by its process' number, which differs from host to host.
 #[test]
-fn a_process_goes_on_reading_of_itself() {
+fn a_process_keeps_its_open_proc_self_files() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     let spec = workload("reading", 15, &["know_itself"]);
@@ -300,7 +300,7 @@ fn a_process_goes_on_reading_of_itself() {
 
 /// A lock on a file with a name would be lost, or waited for, and pins. These are nobody else's.
 #[test]
-fn locks_on_files_without_a_name_come_along() {
+fn locks_on_unnamed_files_move() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     let path = a.config.state.join("locked");
@@ -310,7 +310,7 @@ fn locks_on_files_without_a_name_come_along() {
 
 /// It is mapped like a deleted file that has another name, which would pin.
 #[test]
-fn a_ring_of_asynchronous_requests_comes_along() {
+fn an_asynchronous_io_ring_moves() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     let spec = workload("ring", 21, &["await_disks"]);
@@ -318,7 +318,7 @@ fn a_ring_of_asynchronous_requests_comes_along() {
 }
 
 #[test]
-fn names_may_be_any_bytes() {
+fn file_names_may_contain_any_bytes() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     let directory = a.config.images[0].parent().unwrap();
@@ -335,7 +335,7 @@ fn names_may_be_any_bytes() {
 
 /// Each instance has one of its own, which is its host's until it changes it.
 #[test]
-fn the_host_s_name_comes_along() {
+fn the_host_name_moves() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     let before = fs::read("/proc/sys/kernel/hostname").unwrap();
@@ -364,7 +364,7 @@ fn threads_keep_their_scheduling() {
 /// Those of a stopped tree expire meanwhile, which CRIU takes for the end of those behind descriptors; and it
 /// would have one for a point in time expire early.
 #[test]
-fn timers_go_on() {
+fn timers_continue_after_a_move() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     let spec = workload("timers", 18, &["keep_time"]);
@@ -380,7 +380,7 @@ fn timers_go_on() {
 
 /// Their times are about as long as the dump takes, so that in each some expire in the middle of it.
 #[test]
-fn timers_that_expire_during_the_dump_have_expired() {
+fn timers_that_expire_during_the_dump_deliver_their_signals() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     let spec = workload("alarms", 49, &["expire_once", "128"]);
@@ -396,7 +396,7 @@ fn timers_that_expire_during_the_dump_have_expired() {
 
 /// CRIU has it end with `EINTR`.
 #[test]
-fn what_waits_in_the_kernel_waits_on() {
+fn interrupted_system_calls_resume_their_wait() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     comes_along(&a, &b, &workload("waits", 50, &["keep_waiting"]));
@@ -404,7 +404,7 @@ fn what_waits_in_the_kernel_waits_on() {
 
 /// Handled first, the signal would end nothing. It comes while the memory is dumped.
 #[test]
-fn what_a_late_signal_ends_does_not_wait_on() {
+fn a_signal_during_the_dump_ends_a_waiting_call() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     comes_along(&a, &b, &workload("ended", 51, &["end_by_timer", "20", "128"]));
@@ -412,7 +412,7 @@ fn what_a_late_signal_ends_does_not_wait_on() {
 
 /// The same where it may come when the instance is about to go on.
 #[test]
-fn what_an_early_signal_ends_does_not_wait_on() {
+fn a_signal_during_the_restore_ends_a_waiting_call() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     let spec = workload("early", 53, &["end_by_timer", "5", "0"]);
@@ -425,7 +425,7 @@ fn what_an_early_signal_ends_does_not_wait_on() {
 
 /// On its way to stop at the source a child may have ended.
 #[test]
-fn children_that_a_timer_ends_end() {
+fn children_killed_by_a_timer_end() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     let spec = workload("children", 54, &["end_children"]);
@@ -438,7 +438,7 @@ fn children_that_a_timer_ends_end() {
 
 /// What one process sends to another while both are being dumped arrives, too.
 #[test]
-fn connections_inside_of_an_instance_lose_nothing() {
+fn connections_within_an_instance_lose_no_data() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     let trigger = a.config.state.join("trigger");
@@ -457,7 +457,7 @@ fn connections_inside_of_an_instance_lose_nothing() {
 
 /// CRIU sends what was not sent yet as soon as it has restored that end; the other may not be there yet.
 #[test]
-fn full_connections_inside_of_an_instance_come_along() {
+fn full_connections_within_an_instance_move() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     let trigger = a.config.state.join("trigger");
@@ -476,7 +476,7 @@ fn full_connections_inside_of_an_instance_come_along() {
 
 /// TCP that is refused gives up early.
 #[test]
-fn full_connections_outlast_a_long_stop() {
+fn full_connections_survive_a_long_stop() {
     let lab = Lab::new();
     let host = lab.host("a");
     let trigger = host.config.state.join("trigger");
@@ -499,7 +499,7 @@ fn full_connections_outlast_a_long_stop() {
 
 /// CRIU cannot stop a thread that is about to end. It comes to that in one of some fifty dumps here.
 #[test]
-fn threads_may_end_just_when_their_process_is_stopped() {
+fn a_thread_may_end_while_its_process_is_being_stopped() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     let spec = workload("brief", 24, &["brief"]);
@@ -518,7 +518,7 @@ fn threads_may_end_just_when_their_process_is_stopped() {
 
 /// CRIU has three in the process for a while.
 #[test]
-fn a_process_with_few_descriptors_comes_along_or_is_named() {
+fn a_process_near_its_descriptor_limit_moves_or_is_a_blocker() {
     let lab = Lab::new();
     let with_limit = |number, limit: &str| {
         let mut spec = workload("few", number, &["count", "1000000"]);
@@ -539,7 +539,7 @@ fn a_process_with_few_descriptors_comes_along_or_is_named() {
 
 /// It could not come along.
 #[test]
-fn there_is_no_multipath_tcp() {
+fn multipath_tcp_is_disabled_in_instances() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     comes_along(&a, &b, &workload("single", 48, &["listen_on_one_path"]));
@@ -547,7 +547,7 @@ fn there_is_no_multipath_tcp() {
 
 /// Nobody has the closed end any more: CRIU does not bring it along.
 #[test]
-fn half_closed_connections_inside_of_an_instance_come_along() {
+fn half_closed_connections_within_an_instance_move() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     comes_along(&a, &b, &workload("half", 47, &["read_to_the_end"]));

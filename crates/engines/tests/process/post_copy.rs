@@ -207,7 +207,7 @@ fn started(host: &Host, name: &str, number: u8) -> (InstanceSpec, Node, Output) 
 }
 
 #[test]
-fn memory_that_changes_all_the_time_is_right_wherever_it_comes_from() {
+fn constantly_changing_memory_is_correct_after_a_post_copy() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     let (spec, mut node, mut output) = started(&a, "changing", 1);
@@ -229,7 +229,7 @@ fn memory_that_changes_all_the_time_is_right_wherever_it_comes_from() {
 }
 
 #[test]
-fn who_needs_what_is_missing_waits_for_a_node_that_is_started_again() {
+fn page_faults_wait_for_a_restarted_node() {
     let lab = Lab::new();
     let (a, mut b) = (lab.host("a"), lab.host("b"));
     let (spec, node, mut output) = started(&a, "waiting", 2);
@@ -257,7 +257,7 @@ fn pagers(host: &Host, spec: &InstanceSpec) -> [i32; 2] {
 }
 
 #[test]
-fn an_instance_ends_with_who_holds_what_it_lacks() {
+fn an_instance_ends_with_its_pager_or_keeper() {
     for victim in 0..2 {
         let lab = Lab::new();
         let (a, b) = (lab.host("a"), lab.host("b"));
@@ -270,7 +270,7 @@ fn an_instance_ends_with_who_holds_what_it_lacks() {
 }
 
 #[test]
-fn nothing_is_left_of_a_copy_that_is_given_up() {
+fn an_aborted_post_copy_leaves_nothing_behind() {
     let lab = Lab::new();
     let (a, b) = (lab.host("a"), lab.host("b"));
     let (spec, node, mut output) = started(&a, "stays", 4);

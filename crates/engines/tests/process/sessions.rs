@@ -61,7 +61,7 @@ fn output(offset: u64, bytes: &[u8]) -> FromSession {
 }
 
 #[test]
-fn a_session_goes_on_where_connections_are_lost() {
+fn a_session_survives_lost_connections() {
     const ID: SessionId = SessionId(7);
     let lab = Lab::new();
     let host = lab.host("a");
@@ -94,7 +94,7 @@ fn a_session_goes_on_where_connections_are_lost() {
 }
 
 #[test]
-fn sessions_that_are_too_many_are_refused() {
+fn sessions_beyond_the_limit_are_refused() {
     let lab = Lab::new();
     let host = lab.host("a");
     let instance = Instance::start(&host, "crowded", 61);

@@ -1,4 +1,4 @@
-//! The directories of all fabrics, as the coordinator keeps them: in memory and without IO.
+//! The directories of all fabrics, which the coordinator keeps in memory. No IO.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

@@ -1,4 +1,4 @@
-/* A child loses the device, may open it anew, and does the parent no harm. */
+/* A child loses the device, may open it again, and does not disturb its parent. */
 #include "pair.h"
 
 static struct pair pair;

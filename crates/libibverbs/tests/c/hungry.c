@@ -1,4 +1,4 @@
-/* Takes every descriptor there is, and each that becomes free, while it is moved. What it sends waits until some are free. */
+/* Takes every free descriptor, and each that becomes free, while it is moved. Its sends wait until some are free. */
 #include <pthread.h>
 #include <sys/resource.h>
 

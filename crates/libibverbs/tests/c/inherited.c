@@ -1,6 +1,6 @@
 /*
- * A child that is forked while another thread takes events or posts does not wait for that thread, which it does not have: of
- * what it has inherited it hears at once that it is gone, and takes nothing from the parent's descriptors.
+ * A child that is forked while another thread takes events or posts does not wait for that thread, which it does not have: calls on
+ * inherited objects fail at once, and take nothing from the parent's descriptors.
  */
 #include <fcntl.h>
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* Two processes open an XRC domain by the same file: each has a domain of its own, and is told so. */
+/* Two processes open an XRC domain by the same file: each has a domain of its own, and gets an error for shared use. */
 #include "pair.h"
 #include <sys/socket.h>
 
@@ -24,7 +24,7 @@ static void other(int socket, int fd)
 	uint32_t number;
 	CHECK(read(socket, &number, sizeof(number)) == sizeof(number));
 	make_pair(&pair, 0, 0);
-	/* Nobody has made the domain, as far as this process is concerned. */
+	/* No process has made the domain, as far as this process knows. */
 	CHECK(!open_domain(fd, 0) && errno == EAGAIN);
 	struct ibv_xrcd *domain = open_domain(fd, O_CREAT | O_EXCL);
 	CHECK(domain);

@@ -24,7 +24,7 @@ mod transfer;
 pub(crate) mod unfinished;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -37,22 +37,20 @@ pub(crate) use transfer::*;
 
 use crate::errno::{Errno, Result};
 use socket::Socket;
-use waiting::{HeldInFork, KnownGuard, KnownLock, SignalsBlocked, has_known_lock, keep};
+use waiting::{HeldInFork, SignalsBlocked, keep, lock};
 
 type Sockets = BTreeMap<c_int, Arc<Socket>>;
 
-/// Those of a forked child's parent are among its own, so that it hears what has become of them. So the lock is held across `fork`: who
-/// has it takes no other, and waits for nothing.
-static SOCKETS: KnownLock<Sockets> = KnownLock::new(BTreeMap::new());
+/// A forked child keeps its parent's sockets in the table, so that its calls on them get errors. So the lock is held across `fork`: a
+/// holder takes no other lock, and does not wait.
+static SOCKETS: Mutex<Sockets> = Mutex::new(BTreeMap::new());
 
-static HELD: HeldInFork<KnownGuard<'static, Sockets>> = HeldInFork::new();
+static HELD: HeldInFork<MutexGuard<'static, Sockets>> = HeldInFork::new();
 
-/// Before a fork. A thread that forks in a handler of a signal may have the lock itself, and goes on with it in the child.
+/// Before a fork.
 pub(crate) unsafe extern "C" fn hold() {
-    if !has_known_lock() {
-        // SAFETY: it is the lock itself.
-        unsafe { HELD.put(SOCKETS.lock()) };
-    }
+    // SAFETY: it is the lock itself.
+    unsafe { HELD.put(lock(&SOCKETS)) };
 }
 
 /// After it, in both processes.
@@ -65,7 +63,7 @@ pub(crate) unsafe extern "C" fn let_go() {
 /// # Errors
 /// `EBADF` if there is none.
 fn find(number: c_int) -> Result<Arc<Socket>> {
-    SOCKETS.lock().get(&number).cloned().ok_or(Errno(libc::EBADF))
+    lock(&SOCKETS).get(&number).cloned().ok_or(Errno(libc::EBADF))
 }
 
 /// Does `work` with the socket, which the program may close meanwhile.
@@ -79,7 +77,7 @@ fn with<R>(number: c_int, work: impl FnOnce(&Arc<Socket>) -> Result<R>) -> Resul
 fn enter(socket: Socket) -> c_int {
     let number = socket.number();
     // A socket whose number the program has closed as a file is dropped without the lock.
-    let before = SOCKETS.lock().insert(number, Arc::new(socket));
+    let before = lock(&SOCKETS).insert(number, Arc::new(socket));
     drop(before);
     number
 }
@@ -90,7 +88,7 @@ fn enter(socket: Socket) -> c_int {
 /// It may end anywhere, also where a lock is held: so another thread does it, and is not waited for for long.
 pub(crate) fn end_all() {
     const PATIENCE: Duration = Duration::from_secs(1);
-    if SOCKETS.try_lock().is_some_and(|sockets| sockets.is_empty()) {
+    if SOCKETS.try_lock().is_ok_and(|sockets| sockets.is_empty()) {
         return;
     }
     let (done, waits) = mpsc::channel::<()>();
@@ -107,7 +105,7 @@ pub(crate) fn end_all() {
 
 fn end_each() {
     const PAUSE: Duration = Duration::from_micros(200);
-    let mut left: Vec<_> = SOCKETS.lock().values().cloned().collect();
+    let mut left: Vec<_> = lock(&SOCKETS).values().cloned().collect();
     while !left.is_empty() {
         left.retain(|socket| !socket.ends());
         thread::sleep(PAUSE);
@@ -115,5 +113,5 @@ fn end_each() {
 }
 
 fn remove(number: c_int) -> Result<Arc<Socket>> {
-    SOCKETS.lock().remove(&number).ok_or(Errno(libc::EBADF))
+    lock(&SOCKETS).remove(&number).ok_or(Errno(libc::EBADF))
 }

@@ -1,4 +1,4 @@
-/* A process may fork while another of its threads begins: the child begins anew, and the thread goes on. */
+/* A process may fork while another of its threads initialises the library: the child initialises again, and the thread goes on. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -19,7 +19,7 @@ static int create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(
 	return of_the_c_library(thread, attr, start, argument);
 }
 
-/* In the place of the C library's: who begins starts a thread. */
+/* In the place of the C library's: initialisation starts a thread. */
 int pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *argument)
 {
 	if (is_watched) {

@@ -1,4 +1,4 @@
-/* Threads that can do nothing take no processor's time: many in rrecv and one in rsend on the same socket; in rpoll, beside clients that nobody accepts. */
+/* Threads without work take no processor time: many in rrecv and one in rsend on the same socket; in rpoll, beside unaccepted clients. */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <pthread.h>

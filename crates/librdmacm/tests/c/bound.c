@@ -1,4 +1,4 @@
-/* A port is one identifier's, also within a process: whoever comes second hears of it, and takes nothing from the first. */
+/* A port belongs to one identifier, also within a process: the second one gets an error, and takes nothing from the first. */
 #include <arpa/inet.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rsocket.h>
@@ -56,7 +56,7 @@ static int rbinds(int fd, const char *ip, int port)
 	return rbind(fd, (struct sockaddr *)&at, sizeof(at)) == 0;
 }
 
-/* One who listens is found, with others that failed and went. */
+/* A listener is found, with others that failed and went. */
 static void listener_stays(void)
 {
 	struct sockaddr_in to = address(one, PORT);
@@ -70,7 +70,7 @@ static void listener_stays(void)
 	if (client == 0) {
 		int fd = rsocket(AF_INET, SOCK_STREAM, 0);
 		CHECK(!rconnect(fd, (struct sockaddr *)&to, sizeof(to)) && !rclose(fd));
-		/* Another process is told the same, and has not taken anything either. */
+		/* Another process gets the same error, and has not taken anything either. */
 		refused(RDMA_PS_TCP, two, PORT);
 		_exit(0);
 	}
@@ -103,7 +103,7 @@ static int listens(int family, const struct sockaddr *at, socklen_t length)
 	return fd;
 }
 
-/* Some of many ports, as it may be by chance that the right one of both hears of it. */
+/* Some of many ports, as the right one may be hit by chance. */
 static void each_family_has_its_own_listener(void)
 {
 	for (int port = PORT; port < PORT + 12; port++) {
@@ -142,7 +142,7 @@ static void datagrams_as_well(void)
 	CHECK(number == 'a' && !rclose(second) && !rclose(first));
 }
 
-/* A port that is another process' in part is nobody's here. */
+/* A port that partly belongs to another process cannot be bound here. */
 static void failed_in_part(void)
 {
 	struct rdma_cm_id *id = bound(RDMA_PS_TCP, two, PORT);

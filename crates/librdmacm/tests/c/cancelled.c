@@ -1,4 +1,4 @@
-/* Threads that the program cancels: that happens where they wait, and nowhere else. What they used can be used again. */
+/* Threads are cancelled only where they wait. The objects that they used can be used again. */
 #include <arpa/inet.h>
 #include <pthread.h>
 #include <rdma/rdma_cma.h>
@@ -220,7 +220,7 @@ int main(void)
 	listening = bound(SOCK_STREAM, PORT);
 	datagrams = bound(SOCK_DGRAM, PORT);
 	CHECK(!rlisten(listening, 8));
-	/* Nobody is accepted there. */
+	/* No connection is accepted there. */
 	struct rdma_event_channel *unattended = rdma_create_event_channel();
 	channel = rdma_create_event_channel();
 	CHECK(channel && unattended);

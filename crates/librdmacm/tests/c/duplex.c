@@ -1,4 +1,4 @@
-/* A thread that waits in a call hears of what has come while another one looks after the same socket with rpoll. */
+/* A thread that waits in a call sees new data while another one looks after the same socket with rpoll. */
 #include <arpa/inet.h>
 #include <poll.h>
 #include <pthread.h>

@@ -138,7 +138,7 @@ static void expect_reset(int fd)
 	CHECK(!rclose(fd));
 }
 
-/* Who exits without closing its sockets has ended them, as those of the kernel. */
+/* A process that exits without closing its sockets has ended them, like kernel sockets. */
 static void an_exit_is_an_end(int at)
 {
 	pid_t peer = forked(write_and_exit);

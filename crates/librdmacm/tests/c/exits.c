@@ -1,4 +1,4 @@
-/* A process may end in a handler of a signal where it waits, and its last functions may fork. */
+/* A process may exit in a signal handler where it waits, and its atexit functions may fork. */
 #include <poll.h>
 #include <rdma/rsocket.h>
 #include <signal.h>

@@ -63,7 +63,7 @@ static void send_in_child(int fd)
 	expect_end(child);
 }
 
-/* Whoever waits to be accepted is the parent's to accept. */
+/* Connection requests are the parent's to accept. */
 static void accept_in_child(int listening)
 {
 	pid_t child = fork();

@@ -1,4 +1,4 @@
-/* A program that can have no more descriptors leaves who wants a connection in the queue, and takes them later. */
+/* A program without free descriptors leaves connection requests in the queue, and takes them later. */
 #include <arpa/inet.h>
 #include <poll.h>
 #include <rdma/rsocket.h>

@@ -1,6 +1,6 @@
 /*
- * A child that is forked while another thread is in a call does not wait for that thread, which it does not have: of what it
- * has inherited it hears at once that it is gone.
+ * A child that is forked while another thread is in a call does not wait for that thread, which it does not have: calls on
+ * inherited sockets fail at once.
  */
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -91,7 +91,7 @@ static void child(int number)
 	/* Far more than it takes. */
 	alarm(20);
 	uses_sockets();
-	/* It attaches anew, which takes a while. */
+	/* It attaches again, which takes a while. */
 	if (number % 50 == 0) {
 		uses_identifiers();
 		fresh = rsocket(AF_INET, SOCK_STREAM, 0);

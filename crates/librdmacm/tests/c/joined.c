@@ -1,4 +1,4 @@
-/* Who is in a group before he has a queue pair receives from it. */
+/* Joining a group before creating the queue pair works. */
 #include <arpa/inet.h>
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>

@@ -1,4 +1,4 @@
-/* A server that accepts and disconnects at once was there: its client hears so, and then that it has left. */
+/* A server that accepts and disconnects at once was there: its client sees the connection, and then its end. */
 #include <arpa/inet.h>
 #include <rdma/rdma_cma.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-/* Who has not the descriptors or the memory to load libibverbs, or to begin, hears so, and begins once it has. */
+/* A process without descriptors or memory to load libibverbs, or to start, gets an error, and succeeds later. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <rdma/rdma_cma.h>

@@ -16,7 +16,7 @@
 
 static struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = PORT, .sin_addr.s_addr = INADDR_LOOPBACK};
 
-/* The listener's channels, and who takes from them. */
+/* The listener's channels, and the threads that take from them. */
 static struct rdma_event_channel *channels[2], *clients;
 static pthread_t readers[2];
 static atomic_int over, still, asked, left;
@@ -96,7 +96,7 @@ static void begin(void)
 		CHECK(!pthread_create(&readers[i], NULL, takes, channels[i]));
 }
 
-/* Once nothing is queued any more, and all who asked have left. */
+/* Once nothing is queued any more, and all requesters have left. */
 static void end(void)
 {
 	while (asked != left || poll(&(struct pollfd){channels[0]->fd, POLLIN}, 1, 0) || poll(&(struct pollfd){channels[1]->fd, POLLIN}, 1, 0))

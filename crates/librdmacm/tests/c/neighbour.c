@@ -1,8 +1,8 @@
 /*
- * A program with sockets has a hostile neighbour, which speaks the connection manager and verbs itself. Each attack costs the
- * attacker's connection, the program hears of it there, and a third process' connection goes on.
+ * A program with sockets has a hostile neighbour, which speaks the connection manager and verbs itself. Each attack ends only the
+ * attacker's connection, with an error for the program, and a third process' connection works on.
  *
- * The program and the attacker take turns: what was sent has arrived before the program looks.
+ * The program and the attacker take turns: messages have arrived before the program looks.
  */
 #include <arpa/inet.h>
 #include <endian.h>
@@ -40,7 +40,7 @@ struct attack {
 	enum ibv_wr_opcode opcode;
 	uint32_t word, length;
 	int times;
-	/* What the program reads before it hears of it, and what it hears. */
+	/* The bytes that the program reads before the error, and the error. */
 	int reads, hears;
 	/* Sent before. */
 	const uint32_t *first;
@@ -175,7 +175,7 @@ static void attack_memory(int turns)
 	rdma_destroy_ep(other);
 }
 
-/* The program is told of a place that is none. */
+/* The program gets an invalid offset. */
 static void attack_with_a_place(int turns)
 {
 	struct rdma_cm_id *id = connect_well();
@@ -255,7 +255,7 @@ static void check_guards(const char *bytes, size_t length)
 		CHECK(bytes[i] == 'g' && bytes[GUARD + length + i] == 'g');
 }
 
-/* Reads `expected` bytes, and then hears `hears`, for reads and writes, and no more than that. */
+/* Reads `expected` bytes, and then gets `hears`, for reads and writes, and no more than that. */
 static void hear(int fd, const char *of, int expected, int hears)
 {
 	char bytes[2 * GUARD + 100];

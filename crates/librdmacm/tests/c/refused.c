@@ -1,4 +1,4 @@
-/* Who is refused hears so as hardware tells it, and gets back what it has posted. */
+/* A refused client sees the same as with hardware, and gets its posted requests back. */
 #include <arpa/inet.h>
 #include <pthread.h>
 #include <rdma/rdma_cma.h>
@@ -123,7 +123,7 @@ static void *takes(void *listener)
 	return NULL;
 }
 
-/* There is no descriptor for the one who asks. */
+/* There is no descriptor for the requester. */
 static void requests_that_cannot_be_taken(struct rdma_event_channel *channel)
 {
 	struct rdma_cm_id *listener = listens(NULL, RDMA_PS_TCP), *id = resolves(channel, RDMA_PS_TCP);

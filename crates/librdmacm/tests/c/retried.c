@@ -1,4 +1,4 @@
-/* Who could not begin, for want of descriptors or of a thread, has lost nothing by it, and begins once there are. */
+/* A process that could not start, for want of descriptors or of a thread, has lost nothing by it, and starts later. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,6 +1,6 @@
 /*
- * A process that may open nothing more, not even have the kernel poll what it has open, keeps its connections: who waits takes
- * no processor's time meanwhile, nor does the library's thread, and what comes is read.
+ * A process that may open no descriptor, not even have the kernel poll its open ones, keeps its connections: waiting threads use
+ * no processor time, nor does the library's thread, and arriving data is read.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -98,7 +98,7 @@ int main(void)
 	CHECK(child >= 0);
 	alarm(50);
 	if (child == 0) {
-		/* Until somebody listens. */
+		/* Until a listener is there. */
 		usleep(200000);
 		client();
 		_exit(0);

@@ -1,4 +1,4 @@
-/* A process that is short of memory refuses who asks for a connection, and goes on. */
+/* A process that is short of memory refuses connection requests, and goes on. */
 #include <arpa/inet.h>
 #include <rdma/rsocket.h>
 #include <stdatomic.h>

@@ -25,7 +25,7 @@ static void *accepts(void *listening)
 	return &accepted;
 }
 
-/* As much as SO_SNDBUF says goes into a socket that nobody reads from. */
+/* As much as SO_SNDBUF says goes into a socket with an idle reader. */
 static void fills(int fd)
 {
 	static char bytes[1 << 16];

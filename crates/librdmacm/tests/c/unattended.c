@@ -1,6 +1,6 @@
 /*
- * What was begun on a socket goes on while the program does something else: its datagrams leave, and connections are made.
- * It harms neither children nor those who close the socket meanwhile.
+ * Operations of a socket proceed while the program does something else: its datagrams leave, and connections are made.
+ * That harms neither children nor a thread that closes the socket meanwhile.
  */
 #include <arpa/inet.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-/* Who is asked in vain refuses, if somebody has the address, or dies meanwhile; else nobody can be reached there. */
+/* A request without a listener is refused if a process has the address, or dies meanwhile; otherwise the address is unreachable. */
 #include <arpa/inet.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rsocket.h>

@@ -46,7 +46,7 @@ fn plan(event: Event) -> Vec<PlannedMove> {
 }
 
 #[test]
-fn an_ordinary_move_leaves_alone_what_has_just_moved() {
+fn a_cooling_instance_refuses_an_ordinary_move() {
     let mut cluster = Cluster::start();
     cluster.run_cooling("a", Some(HOUR_S));
     cluster.run_cooling("b", None);
@@ -74,7 +74,7 @@ fn an_ordinary_move_leaves_alone_what_has_just_moved() {
 }
 
 #[test]
-fn one_that_cools_down_keeps_its_group_but_no_host_from_being_drained() {
+fn a_cooling_instance_blocks_group_moves_but_not_drains() {
     let cluster = Cluster::start();
     cluster.run_cooling("a", Some(HOUR_S));
     cluster.run_cooling("b", Some(0));

@@ -245,7 +245,7 @@ fn a_command_runs_and_its_output_and_exit_code_are_kept() {
 }
 
 #[test]
-fn it_is_said_that_the_last_output_may_be_missing_when_its_host_is_away() {
+fn logs_warn_of_missing_output_when_the_host_is_away() {
     let mut cluster = Cluster::start();
     cluster.run("job", "h1");
     run_command(&cluster.world.network("job"), "hello\n", 3);
@@ -313,7 +313,7 @@ fn a_dump_that_fails_has_no_transfer_behind_it() {
 }
 
 #[test]
-fn a_held_copy_that_cannot_be_let_go_yet_is_let_go_later() {
+fn a_failed_release_is_repeated() {
     let cluster = Cluster::start();
     let mut a = cluster.run_library("a", "h1");
     let b = cluster.run_library("b", "h2");
@@ -324,7 +324,7 @@ fn a_held_copy_that_cannot_be_let_go_yet_is_let_go_later() {
 }
 
 #[test]
-fn what_cannot_be_done_is_said_with_the_remedy() {
+fn a_refused_request_names_the_remedy() {
     let cluster = Cluster::start();
     cluster.run("a", "h1");
     for (name, host) in [("a", "h1"), ("a", "h9"), ("x", "h2"), ("a", "../h2")] {
@@ -336,7 +336,7 @@ fn what_cannot_be_done_is_said_with_the_remedy() {
 }
 
 #[test]
-fn a_node_that_was_killed_takes_its_instances_up_again() {
+fn a_restarted_node_takes_over_its_instances() {
     let mut cluster = Cluster::start();
     let mut a = cluster.run_library("a", "h1");
     let b = cluster.run_library("b", "h2");
@@ -350,7 +350,7 @@ fn a_node_that_was_killed_takes_its_instances_up_again() {
 }
 
 #[test]
-fn a_coordinator_that_was_killed_knows_everything_again() {
+fn a_restarted_coordinator_restores_its_state() {
     let mut cluster = Cluster::start();
     let mut a = cluster.run_library("a", "h1");
     cluster.move_to("a", "h2");
@@ -363,7 +363,7 @@ fn a_coordinator_that_was_killed_knows_everything_again() {
 }
 
 #[test]
-fn the_directory_is_there_for_all_hosts_and_fills_again_after_a_coordinators_death() {
+fn the_directory_serves_all_hosts_and_refills_after_a_coordinator_restart() {
     let mut cluster = Cluster::start();
     let mut a = cluster.run_library("a", "h1");
     let b = cluster.run_library("b", "h2");
@@ -402,7 +402,7 @@ fn the_directory_is_there_for_all_hosts_and_fills_again_after_a_coordinators_dea
 }
 
 #[test]
-fn how_a_move_and_a_command_ended_is_known_to_the_next_coordinator() {
+fn outcomes_of_moves_and_commands_survive_a_coordinator_restart() {
     let mut cluster = Cluster::start();
     cluster.run("a", "h1");
     let wish =
@@ -454,7 +454,7 @@ fn is_starting(cluster: &Cluster, name: &str) -> bool {
 }
 
 #[test]
-fn a_killed_instance_is_gone() {
+fn a_killed_instance_disappears() {
     let cluster = Cluster::start();
     cluster.run("a", "h1");
     assert_eq!(cluster.ask(&Request::Kill { name: "a".into() }), Event::Done);
@@ -536,7 +536,7 @@ fn a_move_whose_client_is_gone_is_cancelled_and_the_next_one_begins_at_once() {
 }
 
 #[test]
-fn whoever_waits_for_a_move_hears_that_it_was_cancelled() {
+fn a_waiting_client_is_told_of_a_cancelled_move() {
     let cluster = Cluster::start();
     let mut a = cluster.run_library("a", "h1");
     let gate = cluster.engines[1].restore_gate.lock().unwrap();
@@ -571,7 +571,7 @@ fn a_kill_cancels_a_move_and_ends_the_instance() {
 }
 
 #[test]
-fn a_kill_past_the_commit_point_ends_the_instance_where_it_has_arrived() {
+fn a_kill_after_the_commit_ends_the_instance_at_the_destination() {
     let cluster = Cluster::start();
     let _library = cluster.run_library("a", "h1");
     let gate = cluster.engines[1].release_gate.lock().unwrap();
@@ -586,7 +586,7 @@ fn a_kill_past_the_commit_point_ends_the_instance_where_it_has_arrived() {
 }
 
 #[test]
-fn a_kill_whose_client_has_gone_away_is_done_all_the_same() {
+fn a_kill_completes_without_its_client() {
     let cluster = Cluster::start();
     let _library = cluster.run_library("a", "h1");
     let gate = cluster.engines[1].release_gate.lock().unwrap();
@@ -597,7 +597,7 @@ fn a_kill_whose_client_has_gone_away_is_done_all_the_same() {
 }
 
 #[test]
-fn a_coordinator_that_was_killed_during_a_kill_finishes_the_move_and_can_be_told_again() {
+fn a_coordinator_killed_during_a_kill_finishes_the_move_and_accepts_the_kill_again() {
     let mut cluster = Cluster::start();
     let _library = cluster.run_library("a", "h1");
     let engine = cluster.engines[1].clone();
@@ -623,7 +623,7 @@ fn a_kill_that_waits_for_a_host_says_so() {
     let mut killing = begin_kill(&cluster, "a");
     let Event::Waiting { host, outlook, .. } = killing.next_event().unwrap() else { panic!("it is done") };
     assert_eq!(host, "h1");
-    assert_eq!(outlook, "the move is rolled back, and a is ended at h1 as soon as h1 answers");
+    assert_eq!(outlook, "the move is rolled back, and a is ended on h1 as soon as h1 answers");
     cluster.start_node(0);
     while killing.next_event().unwrap() != Event::Done {}
     assert!(matches!(outcome(events), Outcome::Ended(_)));
@@ -631,7 +631,7 @@ fn a_kill_that_waits_for_a_host_says_so() {
 }
 
 #[test]
-fn an_instance_of_which_a_host_has_only_the_entry_is_lost_and_its_name_is_free() {
+fn an_instance_without_a_blueprint_is_lost_and_its_name_becomes_free() {
     let mut cluster = Cluster::start();
     let instance = cluster.run("a", "h1");
     cluster.stop_node(0);
@@ -646,7 +646,7 @@ fn an_instance_of_which_a_host_has_only_the_entry_is_lost_and_its_name_is_free()
 }
 
 #[test]
-fn an_instance_goes_back_to_a_host_that_still_removes_what_it_left_there() {
+fn an_instance_moves_back_to_a_host_that_still_removes_its_remains() {
     let cluster = Cluster::start();
     let mut a = cluster.run_library("a", "h1");
     for engine in &cluster.engines {
@@ -660,7 +660,7 @@ fn an_instance_goes_back_to_a_host_that_still_removes_what_it_left_there() {
 }
 
 #[test]
-fn nothing_stays_armed_after_a_dry_run_or_a_move_that_was_refused_or_failed() {
+fn dry_runs_and_refused_or_failed_moves_leave_nothing_armed() {
     let cluster = Cluster::start();
     let mut a = cluster.run_library("a", "h1");
     assert_eq!(cluster.request_move("a", "h2", true), Event::Checked { obstacles: Vec::new() });
@@ -677,7 +677,7 @@ fn nothing_stays_armed_after_a_dry_run_or_a_move_that_was_refused_or_failed() {
 }
 
 #[test]
-fn a_move_that_waits_for_its_source_says_so_and_what_becomes_of_it() {
+fn a_move_reports_that_it_waits_for_its_source_and_its_outcome() {
     let mut cluster = Cluster::start();
     let mut a = cluster.run_library("a", "h1");
     *cluster.engines[1].delay.lock().unwrap() = LIMIT / 3;
@@ -739,7 +739,7 @@ impl Drop for SmallDisk {
 }
 
 #[test]
-fn a_node_whose_disk_is_full_refuses_what_is_new_and_goes_on_when_there_is_room() {
+fn a_node_with_a_full_disk_refuses_new_work_until_there_is_room() {
     let mut cluster = Cluster::start();
     cluster.stop_node(1);
     let disk = SmallDisk::mount(cluster.directory.path().join("h2"));
@@ -769,7 +769,7 @@ fn a_node_whose_disk_is_full_refuses_what_is_new_and_goes_on_when_there_is_room(
 }
 
 #[test]
-fn a_run_for_which_a_host_has_no_room_leaves_no_instance() {
+fn a_run_on_a_full_host_leaves_no_instance() {
     let mut cluster = Cluster::start();
     cluster.stop_node(1);
     let disk = SmallDisk::mount(cluster.directory.path().join("h2"));

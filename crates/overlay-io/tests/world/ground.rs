@@ -42,7 +42,7 @@ impl Namespace {
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
     }
 
-    /// The end of a new veth pair called `here`, whose other end `there` is in `other`.
+    /// One end of a new veth pair, called `here`; the other end `there` is in `other`.
     pub fn connect(&self, here: &str, other: &Self, there: &str) {
         self.ip(&format!("link add {here} type veth peer name {there} netns {}", other.path()));
         self.ip(&format!("link set {here} up"));

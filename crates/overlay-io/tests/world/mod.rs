@@ -39,7 +39,7 @@ pub struct Host {
     pub plane: Plane,
     pub node: NodeId,
     pub address: SocketAddr,
-    /// The plane's socket, for who changes what the kernel does with it.
+    /// The plane's socket, for tests that change its options.
     pub socket: OwnedFd,
 }
 
@@ -116,7 +116,7 @@ impl World {
         }
     }
 
-    /// Lets the first two hosts agree anew, the so many-th time, and waits until both seal as that says.
+    /// Makes the first two hosts agree on keys once more, and waits until both seal with them.
     pub fn agree_anew(&self, time: u8) {
         let [a, b, ..] = &self.hosts[..] else { panic!("two hosts are there") };
         let agreed = agreement(b.node, a.node, time);

@@ -100,9 +100,9 @@ impl Switch {
         Err(Reason::Loop)
     }
 
-    /// A question for the MAC of an instance that is not behind the same port, which it is. One that has yet to arrive is answered, too: who
-    /// is not answered asks again a second later only, and is silent as long. Whoever asks in the name of an address that is another's is
-    /// heard by all: it may have moved to there.
+    /// A question for the MAC of an instance that is not behind the same port. One that has yet to arrive is answered, too: an
+    /// asker without an answer repeats the question only a second later, and is silent meanwhile. A question in the name of a foreign address is
+    /// flooded: the address may have moved there.
     fn question(&self, port: PortId, passing: &Passing<'_>) -> Option<(Question, Station)> {
         let question = Question::of(&passing.front, passing.frame.bytes)?;
         let (mac, managed) = self.managed.owner(question.target())?;

@@ -77,7 +77,7 @@ pub(super) struct LearnedMacs {
     table: IndexMap<Key, Learned, RandomState>,
     /// How many each place has.
     shares: HashMap<Place, usize, RandomState>,
-    /// Where in the table it is looked next for one to be displaced.
+    /// Where the search for an entry to displace continues in the table.
     hand: usize,
     limit: usize,
     age: Duration,

@@ -149,7 +149,7 @@ fn claim_of_neighbour(said: &Neighbourly<'_>) -> Option<Claim> {
             Some(Claim::Address(target.into()))
         }
         // Also with a lifetime of 0: that ends the default routes by `from`, and the router may go on with another address (RFC 4861,
-        // 6.2.8) or for some networks only. If it is a router no more nobody has such a route, and to be called one gives it none.
+        // 6.2.8) or for some networks only. If it is no longer a router, no station has such a route, and the flag gives it none.
         Icmpv6Type::RouterAdvertisement(_) => {
             RouterAdvertisementPayloadSlice::from_slice(payload).ok()?;
             from.is_unicast_link_local().then_some(Claim::Router(from))

@@ -480,7 +480,7 @@ mod tests {
             let before = sealing.sealed().0;
             let datagram = seal(&mut sealing, &[0; 32], NOW).unwrap();
             let is_first = number == 0 || sealing.sealed().0 > before;
-            // What is lost at the end of a generation is not known to be.
+            // A loss at the end of a generation cannot be noticed.
             if number % 7 == 3 && !is_first && sealing.sealed().1 < 16 {
                 lost += 1;
             } else {

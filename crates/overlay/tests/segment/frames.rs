@@ -1,4 +1,4 @@
-//! Segments made of their parts by etherparse, and what splitting them should give: each piece is made anew.
+//! Segments made of their parts by etherparse, and the expected result of splitting them, built independently.
 
 use etherparse::checksum::Sum16BitWords;
 use etherparse::{IpFragOffset, IpNumber, Ipv4Header, Ipv6Header, TcpHeader};
@@ -142,7 +142,7 @@ impl Packet {
         self.payload.len().div_ceil(self.size)
     }
 
-    /// What goes with it if it is a segment.
+    /// Its header if it is a segment.
     pub fn vnet(&self) -> VnetHeader {
         let ecn = if self.ecn { gso::ECN } else { 0 };
         let gso_type = match (&self.transport, &self.ip) {
@@ -154,7 +154,7 @@ impl Packet {
         VnetHeader { gso_type, hdr_len, gso_size, ..self.piece_vnet() }
     }
 
-    /// What goes with a piece of it.
+    /// The header of one of its pieces.
     pub fn piece_vnet(&self) -> VnetHeader {
         let csum_offset = if self.is_tcp() { 16 } else { 6 };
         let csum_start = self.transport_at() as u16;

@@ -1,4 +1,4 @@
-//! Frames whose every byte may be another than it should: there is an answer, and what is merged can be given back.
+//! Frames with arbitrary bytes: each gets an answer, and merged ones can be split again.
 
 use fastrand::Rng;
 use overlay::segment::{Plan, VnetHeader, complete_checksum};

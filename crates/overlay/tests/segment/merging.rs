@@ -35,7 +35,7 @@ fn three() -> Packet {
     Packet::tcp(3000, 1000)
 }
 
-/// What comes behind `packet`.
+/// The payload behind `packet`.
 fn next(packet: &Packet, length: usize) -> Packet {
     let mut next = Packet { payload: vec![7; length], ..packet.clone() };
     let (tcp, behind) = (next.tcp_mut(), packet.payload.len() as u32);
@@ -203,7 +203,7 @@ fn datagrams_of_one_size_are_merged() {
     assert_eq!(counts(&[first(three()), first(three().with_udp())]), [1, 1]);
 }
 
-/// What comes of three pieces of which the first, the second, and then all were changed as bytes.
+/// The merged result of three pieces after the first, the second, and then all were changed as bytes.
 fn raw(segment: &Packet, change: impl Fn(&mut Frame)) -> [Vec<usize>; 3] {
     [0..1, 1..2, 0..3].map(|changed| {
         let mut frames: Vec<Frame> = segment.split().iter().map(frame).collect();

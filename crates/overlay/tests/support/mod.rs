@@ -94,7 +94,7 @@ fn said_to_neighbours(number: u8, from: Ipv6Addr, to: Ipv6Addr, kind: Icmpv6Type
     frame
 }
 
-/// A switch that is told where a MAC is, and has nothing kept for it.
+/// A switch that knows the place of a MAC, and keeps no frames for it.
 pub fn push(switch: &mut Switch, entry: &Entry) {
     let mut out = vec![];
     assert_eq!(switch.commit(entry, NOW, &mut out), Ok(true));
@@ -124,11 +124,11 @@ pub fn forward_at(switch: &mut Switch, from: From, frame: &[u8], now: Duration) 
     (verdict, out)
 }
 
-/// What comes with each frame.
+/// The payload of each frame.
 const LEFT_TO_DO: VnetHeader =
     VnetHeader { flags: 1, gso_type: 1, hdr_len: 54, gso_size: 1000, csum_start: 34, csum_offset: 16 };
 
-/// What is known, in order.
+/// The known places, in order.
 pub fn macs(switch: &Switch, now: Duration) -> Vec<MacState> {
     let mut macs = switch.macs(now);
     macs.sort_by_key(MacState::place_in_order);

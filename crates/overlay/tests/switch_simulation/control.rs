@@ -10,7 +10,7 @@ use overlay::topology::{Link, NodeId, Topology, Version};
 use super::Mode;
 use super::world::{Event, World, id};
 
-/// What the coordinator says to a node.
+/// A command of the coordinator to a node.
 #[derive(Clone)]
 pub enum Message {
     /// A topology to know.
@@ -152,7 +152,7 @@ impl World {
         let (mac, node) = (self.stations[station].mac, self.stations[station].place.0);
         let (mut out, now) = (vec![], self.time());
         self.nodes[next.0].abort(mac, &mut out).unwrap();
-        // Who still believes that it is there, from an earlier move, may have sent to it.
+        // A node that still has the earlier place may have sent to it.
         assert!(out.is_empty() || self.mode == Mode::Rough && next.0 != node);
         self.release(next.0, mac, &out);
         self.nodes[next.0].detach(next.1);

@@ -18,11 +18,11 @@ use world::World;
 enum Mode {
     /// Nothing, and nothing changes: all arrives, and in order.
     Calm,
-    /// Topologies change, MACs move, links reorder, but nothing is lost, and who waits for others does: all that is for
+    /// Topologies change, MACs move, links reorder, but nothing is lost, and each step waits for the others: every frame for
     /// one station arrives, once.
     Orderly,
-    /// Links lose frames and are cut, messages are late, repeated and in any order, nobody waits, stations lie: nothing
-    /// arrives where it must not.
+    /// Links lose frames and are cut, messages are late, repeated and in any order, no step waits, stations send forged frames: nothing
+    /// arrives at a wrong place.
     Rough,
 }
 

@@ -15,7 +15,7 @@ pub enum Audience {
     Learned(usize),
     /// All.
     Everyone,
-    /// Nobody: it has somebody else's source, and is to be dropped.
+    /// None: it has a foreign source, and is to be dropped.
     Nobody,
 }
 

@@ -1,4 +1,4 @@
-//! Who carries frames on short cuts, as the kernel does: it only knows what the switch has told it.
+//! The carrier of frames on short cuts, like the kernel: it knows only what the switch has reported.
 
 use std::collections::HashMap;
 

@@ -25,7 +25,7 @@ const RUN: u64 = 400_000;
 /// The grace time of the switches; all messages are faster, and frames too.
 const GRACE: Duration = Duration::from_millis(800);
 
-/// What a station sends: ours alone.
+/// The content of a station's frame.
 const ETHERTYPE: [u8; 2] = [0x88, 0xb6];
 
 /// What happened in a world, or in many.
@@ -59,7 +59,7 @@ impl std::ops::AddAssign for Tally {
     }
 }
 
-/// What is due at some time.
+/// The event at some time.
 pub enum Event {
     /// A station sends something.
     Send(usize),
@@ -143,9 +143,9 @@ pub struct World {
     /// When the last frame on a link arrives, where they stay in order.
     busy: HashMap<(usize, usize), u64>,
     cut: HashSet<(usize, usize)>,
-    /// Who has asked for whom.
+    /// Pairs of askers and targets.
     asked: HashSet<(usize, usize)>,
-    /// What a node keeps for a MAC, in its order.
+    /// The frames that a node keeps for a MAC, in order.
     held: HashMap<(usize, Mac), Vec<u64>>,
     limits: Limits,
     loss: f64,
@@ -250,7 +250,7 @@ impl World {
         (node, PortId(self.next_port))
     }
 
-    /// What the coordinator says of a station.
+    /// The coordinator's entry of a station.
     pub fn entry(&self, station: usize) -> Entry {
         let Station { mac, place: (node, port), epoch, .. } = self.stations[station];
         let addresses = vec![address(station)];
@@ -396,8 +396,8 @@ impl World {
         verdict
     }
 
-    /// What was kept at `node` for `mac` is free. It comes in the order in which it was kept, and, where it goes to the
-    /// port, all of it.
+    /// The frames kept at `node` for `mac` are released. They come in the order in which they were kept, and, if they go to the
+    /// port, all of them.
     pub fn release(&mut self, node: usize, mac: Mac, parcels: &[Parcel]) {
         let held = self.held.remove(&(node, mac)).unwrap_or_default();
         let released: Vec<_> = parcels.iter().filter_map(|parcel| number(&parcel.bytes)).collect();

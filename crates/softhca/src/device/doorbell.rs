@@ -29,7 +29,7 @@ impl Device {
         self.transmit_of(qp)
     }
 
-    /// Whether who has posted on `qp`, which has left over link `at`, should look at links as well. A program that posts much
+    /// True if the caller that posted on `qp`, over link `at`, should drive links as well. A program that posts much
     /// before it polls then need not be helped by the thread, which would wake for each acknowledgement, and want the lock.
     fn looks_as_well(&self, qp: Qp, at: usize) -> bool {
         let Some(entry) = self.core.qps.get(qp.0) else { return false };

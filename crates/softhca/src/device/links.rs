@@ -535,7 +535,7 @@ impl Device {
             false
         });
         if !self.core.waiting.is_empty() {
-            // Who has begun to wait meanwhile has not been asked until when.
+            // A queue pair that has begun to wait meanwhile has not set a deadline yet.
             note(now);
         }
         self.core.waiting.append(&mut waiting);

@@ -102,8 +102,8 @@ impl Link {
         self.sharing.taken.get(&number).map(|(memory, _)| Arc::clone(memory))
     }
 
-    /// Forgets the direct mappings that the peer's gate has made void. It sends their memory anew if it is asked again; what it has
-    /// sent since stays.
+    /// Forgets the direct mappings that the peer's gate has made void. The peer exports them again on request; exports
+    /// since then stay.
     pub fn close_stale_direct_mappings(&mut self, core: &mut Core) {
         let Some(now) = self.neighbour().map(|neighbour| neighbour.peer_gate().count()) else { return };
         for handle in &self.qps {

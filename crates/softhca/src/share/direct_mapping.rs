@@ -199,7 +199,7 @@ impl Core {
         done
     }
 
-    /// The same for request `msn`, the next to be transmitted. What is posted faster than it is done would
+    /// Executes request `msn` directly, the next to be transmitted. Requests that are posted faster than they are done would
     /// otherwise stay on the ring for ever.
     pub fn direct_queued(&mut self, handle: Qp, msn: u64) -> Queued {
         let Some(qp) = self.qps.get(handle.0) else { return Queued::Declined };

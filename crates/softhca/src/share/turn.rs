@@ -56,7 +56,7 @@ pub(super) unsafe fn turn(
     turned
 }
 
-/// Maps `memory` over `block`, whose pages are `aside`, with what they hold.
+/// Maps `memory` over `block`, whose pages are `aside`, with their content.
 ///
 /// # Safety
 /// As for [`turn`].

@@ -107,7 +107,7 @@ unsafe fn make_private(
             continue;
         }
         for page in (start..start + length).step_by(PAGE as usize) {
-            // SAFETY: the page was just mapped. What is there may be anything, and is not changed.
+            // SAFETY: the page was just mapped. Its content may be anything, and is not changed.
             let byte = unsafe { AtomicU8::from_ptr(ptr::with_exposed_provenance_mut(page as usize)) };
             let present = byte.load(Ordering::Relaxed);
             // Also if it has changed meanwhile, that was a store that has made the copy.
@@ -173,7 +173,7 @@ mod tests {
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
     }
 
-    /// One that leaves room for the scratch, and for some of what is moved from it. In a process of its own, whose limit it is; a fork
+    /// A limit that leaves room for the scratch, and for some of the pages moved from it. In a process of its own, whose limit it is; a fork
     /// would make pages busy that other tests turn.
     #[test]
     fn rlimit_data_loses_no_pages() {

@@ -70,7 +70,7 @@ impl Memory {
         Self { at: Box::leak(words).as_mut_ptr().cast(), length }
     }
 
-    /// Whole pages that nobody else uses, far from any thread's stack: memory close to one is not shared.
+    /// Whole pages that no other code uses, far from any thread's stack: memory close to one is not shared.
     pub fn pages(length: usize) -> Self {
         const FAR: usize = 4 << 20;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -254,7 +254,7 @@ impl Net {
         (worked, next)
     }
 
-    /// Runs until nothing moves and nobody waits for a clock.
+    /// Runs until nothing moves and no end waits for a timer.
     pub fn settle(&mut self) {
         self.run(|_| false, 200_000);
     }
@@ -462,7 +462,7 @@ pub fn connect(net: &mut Net, a: &End, b: &End, plan: &Plan) {
 }
 
 /// Resets `end` and connects it to `peer` again, both with the number `psn` first as far as it goes.
-pub fn begin_anew(net: &mut Net, end: &End, peer: &End, plan: &Plan, psn: u32) {
+pub fn start_new_incarnation(net: &mut Net, end: &End, peer: &End, plan: &Plan, psn: u32) {
     let reset = QpAttr { state: QpState::Reset, ..QpAttr::default() };
     net.device(end.node).modify_qp(end.qp, &reset, QpAttrMask::STATE).unwrap();
     let mut plan = *plan;
@@ -556,7 +556,7 @@ pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
     (0..length).map(|_| random.next() as u8).collect()
 }
 
-/// True if `waitable` wakes who sleeps on it.
+/// True if `waitable` wakes a sleeper.
 pub fn is_ready(waitable: &Waitable) -> bool {
     let reads = if waitable.readable { libc::POLLIN } else { 0 };
     let writes = if waitable.writable { libc::POLLOUT } else { 0 };

@@ -41,7 +41,7 @@ impl Cutter {
         self.0.lock().unwrap().ways[1 - end].extend(bytes);
     }
 
-    /// Whoever has end `end` ends.
+    /// The process at `end` ends.
     pub fn end(&self, end: usize) {
         self.0.lock().unwrap().ended = Some(end);
     }
@@ -89,7 +89,7 @@ unsafe impl Stream for Pipe {
         let shared = Arc::clone(&self.shared);
         let mut shared = shared.lock().unwrap();
         if let Some(left) = &mut shared.left {
-            // The bytes up to the break do arrive at the pipe; who reads fast sees them.
+            // The bytes up to the break do arrive at the pipe; a fast reader sees them.
             count = count.min(*left as usize);
             *left -= count as u64;
             if *left == 0 {

@@ -1,0 +1,142 @@
+//! Requests to the source, through the node.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use fabric::seqpacket;
+
+use super::owed::{Owed, Source};
+use super::wire::{Fetched, Message};
+use crate::memory::PAGE;
+
+/// How often to report progress.
+const TOLD: Duration = Duration::from_millis(100);
+
+/// So many questions are under way at most, of however many threads that wait: the connection takes those, and as many
+/// that a node before this one has not read, and what else is said.
+const UNDER_WAY: usize = 64;
+
+/// The pager's end of the connection to the node. [`Server::theirs`] is the node's end, which a restarted node takes from this process.
+pub struct Server {
+    ours: OwnedFd,
+    /// Held, so that what is said meanwhile waits for whoever comes.
+    _theirs: OwnedFd,
+    /// Somebody gives what is asked for.
+    is_served: bool,
+    /// Questions without an answer.
+    asked: Vec<Source>,
+    fetched: Fetched,
+    told: Option<Instant>,
+}
+
+impl Server {
+    pub fn new(ours: OwnedFd, theirs: OwnedFd) -> Self {
+        let (asked, fetched) = (Vec::new(), Fetched::default());
+        Self { ours, _theirs: theirs, is_served: false, asked, fetched, told: None }
+    }
+
+    pub fn as_raw_fd(&self) -> RawFd {
+        self.ours.as_raw_fd()
+    }
+
+    /// The next packet of the node, with its descriptor.
+    pub fn hear(&self) -> io::Result<Option<(Vec<u8>, Option<OwnedFd>)>> {
+        match seqpacket::receive(self.ours.as_fd()) {
+            Ok(packet) => Ok(Some((packet.bytes, packet.descriptors.into_iter().next()))),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Begins to send requests to a connected node. Earlier requests are void.
+    pub fn begin(&mut self) {
+        self.is_served = true;
+        self.asked.clear();
+        self.told = None;
+    }
+
+    pub fn is_answered(&mut self, source: Source) {
+        self.asked.retain(|asked| *asked != source);
+    }
+
+    /// Whether fewer than `most` requests are in flight, and a node answers them.
+    pub fn may_ask(&self, most: usize) -> bool {
+        self.is_served && self.asked.len() < most
+    }
+
+    /// Requests missing pages for which a thread waits, or reads them `ahead`. Does nothing if no node answers or too many requests are in
+    /// flight: then call it again after an answer.
+    pub fn want(&mut self, owed: &mut Owed, page: u64, pages: u64, ahead: bool) {
+        let Some(run) = owed.find(page).filter(|_| self.may_ask(UNDER_WAY)) else { return };
+        let Source { pid, page: first } = run.source;
+        if self.say(Message::Want { pid, address: first * PAGE as u64, pages, ahead }) {
+            owed.ask(page, pages);
+            self.asked.push(run.source);
+        }
+    }
+
+    /// Counts pages that have arrived.
+    pub fn count(&mut self, pages: u64, was_waited_for: bool) {
+        let bytes = pages * PAGE as u64;
+        *(if was_waited_for { &mut self.fetched.demanded } else { &mut self.fetched.pushed }) += bytes;
+    }
+
+    /// Reports progress, if a report is due.
+    pub fn tell_progress(&mut self, left: impl FnOnce() -> u64) {
+        if self.told.is_none_or(|told| told.elapsed() >= TOLD) {
+            self.told = Some(Instant::now());
+            self.say(Message::Progress(Fetched { left: left() * PAGE as u64, ..self.fetched }));
+        }
+    }
+
+    /// Reports that no page is missing any more.
+    pub fn tell_whole(&mut self) {
+        self.say(Message::Whole(self.fetched));
+    }
+
+    /// Whether it is on its way. A node that reads nothing does not answer either; one that comes says so.
+    fn say(&mut self, message: Message) -> bool {
+        let said = self.is_served && seqpacket::send(self.ours.as_fd(), &message.encode(), &[]).is_ok();
+        self.is_served = said;
+        said
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::super::owed::Run;
+    use super::*;
+
+    const PAGES: u64 = 1000;
+
+    /// As many threads wait as there are pages, and nobody reads what is asked, nor does the next node at first.
+    #[test]
+    fn no_more_is_asked_than_the_connection_takes() {
+        let (ours, theirs) = seqpacket::pair().unwrap();
+        let ours = UnixStream::from(ours);
+        ours.set_nonblocking(true).unwrap();
+        let mut server = Server::new(ours.into(), theirs.try_clone().unwrap());
+        let mut owed = Owed::default();
+        owed.insert(0, Run { pages: PAGES, source: Source { pid: 7, page: 0 }, is_asked: false });
+        for node in 1..=2 {
+            owed.forget_asked();
+            server.begin();
+            (0..PAGES).for_each(|page| server.want(&mut owed, page, 1, false));
+            assert_eq!((server.is_served, server.asked.len()), (true, UNDER_WAY), "node {node}");
+        }
+        server.tell_whole();
+        let last = 2 * UNDER_WAY;
+        for packet in 0..=last {
+            let read = seqpacket::receive(theirs.as_fd()).unwrap();
+            let (message, _) = Message::decode(&read.bytes).unwrap();
+            assert_eq!(matches!(message, Message::Whole(_)), packet == last, "{message:?}");
+        }
+        server.is_answered(Source { pid: 7, page: 0 });
+        server.want(&mut owed, PAGES - 1, 1, false);
+        assert_eq!(server.asked.len(), UNDER_WAY);
+        assert_eq!(owed.find(PAGES - 1).map(|run| run.is_asked), Some(true));
+    }
+}

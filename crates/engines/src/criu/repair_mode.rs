@@ -1,0 +1,89 @@
+//! TCP sockets of a dumped tree that resumes after a rollback.
+//!
+//! CRIU leaves the connections of a stopped tree in repair mode, in which the kernel sends nothing for them. That is right for a tree
+//! that is killed next. Before a tree resumes, its connections leave that mode.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use crate::linux::sockets::{has, option, set_option};
+use crate::linux::task::{self, Task, TaskId};
+
+/// `SO_REUSEADDR` of each TCP socket by inode: leaving repair mode resets it.
+pub type Reuse = HashMap<u64, libc::c_int>;
+
+/// Reads the socket options of a running tree that a rollback must set again.
+pub fn remember(tree: &[i32]) -> io::Result<Reuse> {
+    let mut reuse = Reuse::new();
+    for_each_tcp(tree, |inode, socket| {
+        reuse.insert(inode, option(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR).unwrap_or(0));
+        Ok(())
+    })?;
+    Ok(reuse)
+}
+
+/// Takes a stopped tree's connections out of repair mode, and has the kernel probe each peer, also for connections that CRIU has
+/// not reached: an answer of the peer makes the kernel send its held data.
+pub fn leave_repair(tree: &[i32], reuse: &Reuse) -> io::Result<()> {
+    for_each_tcp(tree, |inode, socket| {
+        if option(&socket, libc::IPPROTO_TCP, libc::TCP_REPAIR)? == 0 {
+            return probe_peer(&socket);
+        }
+        let before = reuse.get(&inode).copied().unwrap_or(0);
+        leave(&socket, before)
+    })
+}
+
+/// Has the kernel probe each peer of a restored tree whose connections have left repair mode, so that none waits for its
+/// timer. Peers that have closed may be gone, within the instance at least: their answer would be a reset.
+pub fn probe(tree: &[i32]) -> io::Result<()> {
+    for_each_tcp(tree, |_, socket| {
+        let is_over = has(&socket, libc::POLLRDHUP) && unacknowledged(&socket) == Some(0);
+        if is_over { Ok(()) } else { probe_peer(&socket) }
+    })
+}
+
+/// How many bytes the peer has not acknowledged.
+fn unacknowledged(socket: &OwnedFd) -> Option<libc::c_int> {
+    let mut bytes = 0;
+    // SAFETY: the kernel writes a number into `bytes`.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    (result == 0).then_some(bytes)
+}
+
+fn probe_peer(socket: &OwnedFd) -> io::Result<()> {
+    let reuse = option(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR)?;
+    match leave(socket, reuse) {
+        // Listeners cannot be in that mode, and have nothing to probe.
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => Ok(()),
+        other => other,
+    }
+}
+
+/// The kernel probes the peer of a connection that leaves repair mode, also if it was not in it, and resets
+/// `SO_REUSEADDR`.
+fn leave(socket: &OwnedFd, reuse: libc::c_int) -> io::Result<()> {
+    set_option(socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, 0)?;
+    set_option(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, reuse)
+}
+
+fn for_each_tcp(tree: &[i32], mut visit: impl FnMut(u64, OwnedFd) -> io::Result<()>) -> io::Result<()> {
+    for &pid in tree {
+        let Some(task) = TaskId::of(pid).ok().and_then(Task::open) else { continue };
+        for number in task::numbers_in(&format!("/proc/{pid}/fd"))? {
+            let Some(inode) = socket_inode(pid, number) else { continue };
+            let Ok(socket) = task.descriptor(number) else { continue };
+            if option(&socket, libc::SOL_SOCKET, libc::SO_PROTOCOL).is_ok_and(|p| p == libc::IPPROTO_TCP) {
+                visit(inode, socket)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn socket_inode(pid: i32, number: RawFd) -> Option<u64> {
+    let target = fs::read_link(format!("/proc/{pid}/fd/{number}")).ok()?;
+    target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+}

@@ -1,0 +1,17 @@
+//! The root file system of a process instance, which is that of its host: nothing to do in a move.
+
+use crate::criu::root::{FirstProcess, RootFileSystem};
+use crate::error::{Doing, Result};
+use crate::process::launch;
+
+/// See the module.
+pub struct HostRoot;
+
+impl RootFileSystem for HostRoot {
+    fn start(&mut self, first: &FirstProcess<'_>) -> Result<i32> {
+        let FirstProcess { name, program, init, network, descriptors } = *first;
+        let limits = [&[descriptors], &program.limits[..]].concat();
+        launch::start(program, init, network, limits)
+            .doing(|| format!("starting `{name}` in {}", program.directory.display()))
+    }
+}

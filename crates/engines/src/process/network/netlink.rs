@@ -1,0 +1,217 @@
+//! Just enough rtnetlink: a veth pair, a link's state and its address, and whether it sends.
+//!
+//! The link is cut and mended in the blackout of a move, where starting `ip` would take longer than
+//! the work.
+
+use std::io;
+use std::mem;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+const IFLA_ADDRESS: u16 = 1;
+const IFLA_IFNAME: u16 = 3;
+const IFLA_MTU: u16 = 4;
+const IFLA_MASTER: u16 = 10;
+const IFLA_PROTINFO: u16 = 12;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_NET_NS_FD: u16 = 28;
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_DATA: u16 = 2;
+const VETH_INFO_PEER: u16 = 1;
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+const IFLA_BRPORT_STATE: u16 = 1;
+const BR_STATE_FORWARDING: u8 = 3;
+const TCA_KIND: u16 = 1;
+const TCA_OPTIONS: u16 = 2;
+/// `struct tc_fifo_qopt`: the most packets that wait.
+const NO_ROOM: [u8; 4] = [0; 4];
+
+/// A veth pair to be made.
+pub struct Veth<'a> {
+    /// The end in the calling thread's namespace.
+    pub near: &'a str,
+    /// Its MAC.
+    pub near_mac: [u8; 6],
+    /// The other end.
+    pub far: &'a str,
+    /// The namespace of the other end.
+    pub namespace: BorrowedFd<'a>,
+    /// The MTU of both ends, in bytes.
+    pub mtu: u32,
+}
+
+/// Makes the pair, both ends down.
+pub fn add_veth(veth: &Veth<'_>) -> io::Result<()> {
+    let mut peer = Attributes(link_header(0, 0, 0).to_vec());
+    peer.text(IFLA_IFNAME, veth.far);
+    peer.number(IFLA_MTU, veth.mtu);
+    peer.number(IFLA_NET_NS_FD, veth.namespace.as_raw_fd().unsigned_abs());
+    let mut data = Attributes::default();
+    data.bytes(VETH_INFO_PEER, &peer.0);
+    let mut info = Attributes::default();
+    info.text(IFLA_INFO_KIND, "veth");
+    info.bytes(IFLA_INFO_DATA, &data.0);
+    let mut link = Attributes(link_header(0, 0, 0).to_vec());
+    link.text(IFLA_IFNAME, veth.near);
+    link.bytes(IFLA_ADDRESS, &veth.near_mac);
+    link.number(IFLA_MTU, veth.mtu);
+    link.bytes(IFLA_LINKINFO, &info.0);
+    request(libc::RTM_NEWLINK, (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16, &link.0)
+}
+
+/// Sets the link `name` of the calling thread's namespace up.
+pub fn set_up(name: &str) -> io::Result<()> {
+    let up = libc::IFF_UP as u32;
+    let mut link = Attributes(link_header(0, up, up).to_vec());
+    link.text(IFLA_IFNAME, name);
+    request(libc::RTM_NEWLINK, 0, &link.0)
+}
+
+/// Gives the link `name` of the calling thread's namespace its MAC and its MTU in bytes, and sets it up.
+pub fn configure(name: &str, mac: [u8; 6], mtu: u32) -> io::Result<()> {
+    let up = libc::IFF_UP as u32;
+    let mut link = Attributes(link_header(0, up, up).to_vec());
+    link.text(IFLA_IFNAME, name);
+    link.bytes(IFLA_ADDRESS, &mac);
+    link.number(IFLA_MTU, mtu);
+    request(libc::RTM_NEWLINK, 0, &link.0)
+}
+
+/// Makes the link `name` a port of the bridge with this index, or of none.
+pub fn set_bridge(name: &str, bridge: Option<u32>) -> io::Result<()> {
+    let mut link = Attributes(link_header(0, 0, 0).to_vec());
+    link.text(IFLA_IFNAME, name);
+    link.number(IFLA_MASTER, bridge.unwrap_or(0));
+    request(libc::RTM_NEWLINK, 0, &link.0)
+}
+
+/// Lets the bridge port with this index forward frames.
+pub fn set_forwarding(index: u32) -> io::Result<()> {
+    let mut port = Attributes::default();
+    port.bytes(IFLA_BRPORT_STATE, &[BR_STATE_FORWARDING]);
+    let mut link = Attributes(link_header(index, 0, 0).to_vec());
+    link.0[0] = libc::AF_BRIDGE as u8;
+    link.bytes(IFLA_PROTINFO | libc::NLA_F_NESTED as u16, &port.0);
+    request(libc::RTM_SETLINK, 0, &link.0)
+}
+
+/// Deletes the link `name`, and with it the pair; no error if it does not exist.
+pub fn delete_link(name: &str) -> io::Result<()> {
+    let mut link = Attributes(link_header(0, 0, 0).to_vec());
+    link.text(IFLA_IFNAME, name);
+    match request(libc::RTM_DELLINK, 0, &link.0) {
+        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(()),
+        other => other,
+    }
+}
+
+/// Gives the link of this index its address.
+pub fn add_address(index: u32, address: Ipv4Addr, prefix: u8) -> io::Result<()> {
+    let mut message = Attributes(vec![libc::AF_INET as u8, prefix, 0, libc::RT_SCOPE_UNIVERSE]);
+    message.0.extend(index.to_ne_bytes());
+    message.bytes(IFA_LOCAL, &address.octets());
+    message.bytes(IFA_ADDRESS, &address.octets());
+    request(libc::RTM_NEWADDR, (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16, &message.0)
+}
+
+/// `struct ifinfomsg`; index 0 for a link that is given by name.
+fn link_header(index: u32, flags: u32, change: u32) -> [u8; 16] {
+    let mut header = [0; 16];
+    header[4..8].copy_from_slice(&index.to_ne_bytes());
+    header[8..12].copy_from_slice(&flags.to_ne_bytes());
+    header[12..].copy_from_slice(&change.to_ne_bytes());
+    header
+}
+
+/// A message's payload, with attributes appended at multiples of four bytes.
+#[derive(Default)]
+struct Attributes(Vec<u8>);
+
+impl Attributes {
+    fn bytes(&mut self, kind: u16, value: &[u8]) {
+        let length = 4 + value.len() as u16;
+        self.0.extend(length.to_ne_bytes());
+        self.0.extend(kind.to_ne_bytes());
+        self.0.extend(value);
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+    }
+
+    fn number(&mut self, kind: u16, value: u32) {
+        self.bytes(kind, &value.to_ne_bytes());
+    }
+
+    fn text(&mut self, kind: u16, value: &str) {
+        self.bytes(kind, &[value.as_bytes(), b"\0"].concat());
+    }
+}
+
+/// Has the kernel refuse all packets sent through the link with this index in the socket's namespace. TCP notices this, and keeps its
+/// unsent data.
+pub fn refuse(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
+    let mut queue = Attributes(root_queue(index).to_vec());
+    queue.text(TCA_KIND, "pfifo");
+    queue.bytes(TCA_OPTIONS, &NO_ROOM);
+    request_on(socket, libc::RTM_NEWQDISC, (libc::NLM_F_CREATE | libc::NLM_F_REPLACE) as u16, &queue.0)
+}
+
+/// Has the kernel send through that link again.
+pub fn accept(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
+    match request_on(socket, libc::RTM_DELQDISC, 0, &root_queue(index)) {
+        // It was not refusing.
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        other => other,
+    }
+}
+
+/// `struct tcmsg` of the queue through which a link sends.
+fn root_queue(index: u32) -> [u8; 20] {
+    const TC_H_ROOT: u32 = u32::MAX;
+    let mut header = [0; 20];
+    header[4..8].copy_from_slice(&index.to_ne_bytes());
+    header[12..16].copy_from_slice(&TC_H_ROOT.to_ne_bytes());
+    header
+}
+
+/// Sends one request and waits for the kernel's acknowledgement.
+fn request(kind: u16, flags: u16, payload: &[u8]) -> io::Result<()> {
+    request_on(socket()?.as_fd(), kind, flags, payload)
+}
+
+fn request_on(socket: BorrowedFd<'_>, kind: u16, flags: u16, payload: &[u8]) -> io::Result<()> {
+    const HEADER: usize = mem::size_of::<libc::nlmsghdr>();
+    let flags = flags | (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
+    let mut packet = Vec::with_capacity(HEADER + payload.len());
+    packet.extend(((HEADER + payload.len()) as u32).to_ne_bytes());
+    packet.extend(kind.to_ne_bytes());
+    packet.extend(flags.to_ne_bytes());
+    packet.extend([0; 8]);
+    packet.extend(payload);
+    // SAFETY: `packet` is live and as long as said.
+    check(unsafe { libc::send(socket.as_raw_fd(), packet.as_ptr().cast(), packet.len(), 0) })?;
+
+    let mut answer = [0; 4096];
+    // SAFETY: `answer` is live, writable and as long as said.
+    let length =
+        check(unsafe { libc::recv(socket.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len(), 0) })?;
+    let code = answer[..length].get(HEADER..HEADER + 4).and_then(|code| code.try_into().ok());
+    match code.map(i32::from_ne_bytes) {
+        Some(0) => Ok(()),
+        Some(code) => Err(io::Error::from_raw_os_error(-code)),
+        None => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+/// A socket for requests in the calling thread's namespace.
+pub fn socket() -> io::Result<OwnedFd> {
+    // SAFETY: no memory is passed.
+    let fd =
+        unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_ROUTE) };
+    check(fd as isize)?;
+    // SAFETY: the kernel has just made it for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn check(result: isize) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
