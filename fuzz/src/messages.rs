@@ -236,6 +236,7 @@ pub fn rpc_seeds() -> Vec<Vec<u8>> {
         framed(0, &FromNode::OutOfMemory { vid: vid(), processes: 1, limit: Some(64 << 20) }),
         framed(1, &FromCoordinator::Refused { reason: "no".into() }),
         framed(2, &Opening::Images { id: MoveId(3), vid: vid() }),
+        framed(2, &Opening::Channel { id: MoveId(3), vid: vid(), name: "ram".into() }),
         framed(2, &Opening::Memory { id: MoveId(3), vid: vid() }),
         framed(3, &LinkQuestion::Open { request, nonce: [7; 16] }),
         framed(4, &LinkAnswer::Open { epoch: Epoch(1), data_port: 9 }),
@@ -252,8 +253,8 @@ pub fn rpc_seeds() -> Vec<Vec<u8>> {
             &enrol::Request { version: enrol::VERSION, secret: [7; 16], signing_request: vec![0x30, 0] },
         ),
         framed(9, &enrol::Answer::Refused { reason: "taken\nchoose another".into() }),
-        framed(10, &MemoryQuestion { pid: 7, address: 0x9000, pages: 1, ahead: true }),
-        framed(11, &MemoryAnswer::Pages { pid: 7, address: 0x9000 }),
+        framed(10, &MemoryQuestion { region: Region(7), address: 0x9000, pages: 1, ahead: true }),
+        framed(11, &MemoryAnswer::Pages { region: Region(7), address: 0x9000 }),
         framed(11, &MemoryAnswer::Lost),
     ]
 }

@@ -42,8 +42,9 @@ pub use report::{
     PhaseTime, PlannedMove, Stayed,
 };
 pub use request::{
-    CheckpointRequest, Container, ContainerImage, DrainRequest, ExecLine, ExecRequest, Host, INPUT_WINDOW,
-    Instance, MAX_PARALLEL, MoveGroupRequest, MoveRequest, Request, RestoreRequest, RunRequest, State,
+    CheckpointRequest, Container, ContainerImage, Disk, DrainRequest, ExecLine, ExecRequest, Host,
+    INPUT_WINDOW, Instance, MAX_PARALLEL, MoveGroupRequest, MoveRequest, Request, RestoreRequest, RunRequest,
+    State, Vm,
 };
 pub use words::in_words;
 

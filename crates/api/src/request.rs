@@ -144,9 +144,36 @@ pub struct RunRequest {
     /// Its container, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<Container>,
+    /// The virtual machine that it is, if it is one. It has no command, environment and directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vm: Option<Vm>,
     /// Whether the command has a standard input, which an [`ExecRequest`] with `for_own` provides.
     #[serde(default)]
     pub stdin: bool,
+}
+
+/// A virtual machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vm {
+    /// Its processors.
+    pub cpus: u32,
+    /// Its memory, in bytes.
+    pub memory_bytes: u64,
+    /// The kernel that it boots: an absolute path that exists on every host. Without one it boots its first disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<String>,
+    /// Its disks, in order.
+    #[serde(default)]
+    pub disks: Vec<Disk>,
+}
+
+/// A disk of a virtual machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Disk {
+    /// Its file: an absolute path on every host.
+    pub path: String,
+    /// Whether all hosts share the file.
+    pub is_shared: bool,
 }
 
 /// A container for an OCI runtime.

@@ -7,8 +7,8 @@ use api::{DEFAULT_MTU, Event, Failure, RunRequest};
 use fabric::network::mac_of;
 use fabric::{Epoch, NetworkKind, Vid};
 use instance::{
-    Blueprint, Container, ContainerImage, InstanceName, InstanceSpec, Network, Program, Root, Workload,
-    container,
+    Blueprint, Container, ContainerImage, Disk, InstanceName, InstanceSpec, Network, Program, Root, VmSpec,
+    Workload, container,
 };
 use moves::journal::{Exit, Instance};
 use moves::placement::Placement;
@@ -136,7 +136,7 @@ fn spec(request: RunRequest, vid: Vid, kind: NetworkKind, user: User) -> Result<
             "use 1 to 63 lower-case letters, digits and hyphens, beginning with a letter",
         )
     })?;
-    if request.command.first().is_none_or(String::is_empty) {
+    if request.vm.is_none() && request.command.first().is_none_or(String::is_empty) {
         return Err(failure::no_command());
     }
     if request.container.is_some() && user.user != 0 {
@@ -151,7 +151,10 @@ fn spec(request: RunRequest, vid: Vid, kind: NetworkKind, user: User) -> Result<
 }
 
 fn workload(request: RunRequest, user: User) -> Result<Workload, Failure> {
-    let RunRequest { command, environment, directory, stdin, container, .. } = request;
+    let RunRequest { command, environment, directory, stdin, container, vm, .. } = request;
+    if let Some(vm) = vm {
+        return machine(vm, user);
+    }
     let (user, group, groups) = match &container {
         Some(container) => (container.user, container.group, container.groups.clone()),
         None => (user.user, user.group, Vec::new()),
@@ -167,6 +170,20 @@ fn workload(request: RunRequest, user: User) -> Result<Workload, Failure> {
         None => Root::Directory(rootfs.into()),
     };
     Ok(Workload::Container(Container { program, root, config, rdma }))
+}
+
+fn machine(vm: api::Vm, user: User) -> Result<Workload, Failure> {
+    if user.user != 0 {
+        return Err(Failure::new("only root may run a virtual machine", "run this with sudo"));
+    }
+    let api::Vm { cpus, memory_bytes, kernel, disks } = vm;
+    let disks = disks.into_iter().map(|disk| Disk { path: disk.path.into(), is_shared: disk.is_shared });
+    Ok(Workload::Vm(VmSpec {
+        cpus,
+        memory: memory_bytes,
+        kernel: kernel.map(PathBuf::from),
+        disks: disks.collect(),
+    }))
 }
 
 /// The image of a container.

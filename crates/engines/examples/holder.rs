@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use engines::{Config, ContainerConfig, Engine, ProcessEngine, Watch};
+use engines::{Config, ContainerConfig, ProcessEngine, Watch};
 use instance::InstanceName;
 
 fn main() {

@@ -1,6 +1,7 @@
 //! Engines: start, check, dump, restore and end instances on their host.
 //!
-//! * [`engine`]: the trait that every engine has, and the order in which a move calls it.
+//! * `backend`: the process engine as a node calls it, by the traits of [`engine_api`].
+//! * [`engine`]: the states of an instance, and how calls are followed.
 //! * [`process`]: the engine for process trees and containers.
 //! * [`container`]: root file systems of containers.
 //! * [`init`]: the instance's first process.
@@ -8,13 +9,13 @@
 //! * [`linux`]: what the kernel tells and does.
 //! * [`memory`]: the interface that receives an instance's memory.
 //! * [`pager`]: post-copy: fetches the missing pages of a running instance.
-//! * [`wiring`]: the interface of the network that its device is plugged into.
 //! * [`report`]: the blockers of an instance, and its needs at the destination.
 //! * [`error`]: the errors of an engine.
 //!
 //! Folders depend one way, as the crates do that they may become: `linux` ← `criu` ← `init` ← `container` ← `process`, and all on
-//! the types beside them.
+//! the types beside them; `backend` is above all of them.
 
+mod backend;
 mod container;
 mod criu;
 pub mod engine;
@@ -26,7 +27,6 @@ pub mod memory;
 pub mod process;
 pub mod report;
 mod stopwatch;
-pub mod wiring;
 
 pub use ::instance;
 pub use container::containers::ContainerConfig;
@@ -37,7 +37,7 @@ pub use criu::pager;
 pub use criu::pages::archives::Archives;
 pub use criu::pages::left_behind::LeftBehind;
 pub use criu::pages::memory_images::MemoryImages;
-pub use engine::{Dump, Engine, Phase, Phases, Recovered, Running, State, Watch};
+pub use engine::{Dump, Phase, Phases, Recovered, Running, State, Watch};
 pub use error::{Error, Result};
 pub use memory::{MemorySink, Owner, PAGE};
 pub use process::{Config, ProcessEngine};

@@ -47,7 +47,7 @@ use crate::criu::paging::Pager;
 use crate::criu::root::OwnRoot;
 use crate::criu::turn::Turn;
 use crate::criu::{check, images};
-use crate::engine::{Dump, Engine, Phases, Recovered, Running, State, Watch};
+use crate::engine::{Dump, Phases, Recovered, Running, State, Watch};
 use crate::error::{Doing, Error, Result};
 use crate::instance::{Blocker, InstanceName, InstanceSpec, ResourceLimit};
 use crate::linux::spawn::descriptor_limit;
@@ -72,7 +72,7 @@ pub struct ProcessEngine {
 }
 
 impl ProcessEngine {
-    /// An engine that knows of no instance yet: see [`Engine::recover`].
+    /// An engine that knows of no instance yet: see [`ProcessEngine::recover`].
     ///
     /// # Errors
     /// If the state directory or one for images cannot be made, or others have power over it.
@@ -96,8 +96,13 @@ impl ProcessEngine {
         lock(&self.instances).get(name).cloned().ok_or_else(|| Error::Unknown(name.clone()))
     }
 
+    /// Refuses a call for an instance that is not here.
+    pub(crate) fn must_have(&self, name: &InstanceName) -> Result<()> {
+        self.find(name).map(drop)
+    }
+
     fn running(&self, live: &Tree, phases: Phases) -> Result<Running> {
-        Ok(Running { pid: live.first()?.id().pid, phases })
+        Ok(Running { pid: Some(live.first()?.id().pid), phases })
     }
 
     fn remove(&self, name: &InstanceName) -> Result<()> {
@@ -114,8 +119,13 @@ impl ProcessEngine {
     }
 }
 
-impl Engine for ProcessEngine {
-    fn host(&self) -> Result<Host> {
+/// An instance's life and moves. Calls for different instances run side by side; the caller orders calls for one instance.
+impl ProcessEngine {
+    /// What this host has to offer. Cached after the first call, except for its room.
+    ///
+    /// # Errors
+    /// If the engine cannot work here at all (not root, no CRIU, `criu check` fails).
+    pub fn host(&self) -> Result<Host> {
         let host = match self.host.get() {
             Some(host) => host.clone(),
             None => {
@@ -133,7 +143,13 @@ impl Engine for ProcessEngine {
         })
     }
 
-    fn prepare(&self, spec: &InstanceSpec, memory: u64) -> Result<()> {
+    /// Makes the instance's network namespace, with its link down. Nothing runs in it.
+    /// Both for a first start and at the destination of a move. For the latter, `memory` is what
+    /// [`Needs::images`] says of the source's report: images of that size must fit.
+    ///
+    /// # Errors
+    /// If the bridge is missing, there is no room, or an instance of this name is here already.
+    pub fn prepare(&self, spec: &InstanceSpec, memory: u64) -> Result<()> {
         let name = &spec.name;
         if let Ok(present) = self.find(name) {
             lock(&present).must_be(State::Ended)?;
@@ -165,13 +181,21 @@ impl Engine for ProcessEngine {
         }
     }
 
-    fn network_namespace(&self, name: &InstanceName) -> Result<OwnedFd> {
+    /// The instance's network namespace, to listen in it: see [`fabric::netns::enter`].
+    ///
+    /// # Errors
+    /// If the instance is unknown here or has ended.
+    pub fn network_namespace(&self, name: &InstanceName) -> Result<OwnedFd> {
         let instance = self.find(name)?;
         let live = lock(&instance);
         live.namespace.try_clone().doing(|| format!("using the network of `{name}`"))
     }
 
-    fn start(&self, name: &InstanceName) -> Result<Running> {
+    /// Starts the prepared instance's command and brings its link up.
+    ///
+    /// # Errors
+    /// If its directory or user does not allow it. The instance stays prepared.
+    pub fn start(&self, name: &InstanceName) -> Result<Running> {
         let instance = self.find(name)?;
         let mut live = lock(&instance);
         live.must_be(State::Prepared)?;
@@ -183,10 +207,15 @@ impl Engine for ProcessEngine {
             return Err(error);
         }
         clock.lap("link");
-        Ok(Running { pid, phases: clock.stop() })
+        Ok(Running { pid: Some(pid), phases: clock.stop() })
     }
 
-    fn check(&self, name: &InstanceName, keeps_memory: bool) -> Result<Report> {
+    /// Source: what pins the instance here, and what it needs elsewhere. Does not disturb it. `keeps_memory` says whether its memory
+    /// is to be among the images, which then need room for that here: see [`ProcessEngine::suspend`].
+    ///
+    /// # Errors
+    /// If it cannot be inspected; what pins it is in the report.
+    pub fn check(&self, name: &InstanceName, keeps_memory: bool) -> Result<Report> {
         let host = self.host()?;
         let instance = self.find(name)?;
         let mut live = lock(&instance);
@@ -218,7 +247,11 @@ impl Engine for ProcessEngine {
         })
     }
 
-    fn verify(&self, needs: &Needs) -> Result<Vec<Blocker>> {
+    /// Destination: what of `needs` this host does not have.
+    ///
+    /// # Errors
+    /// As [`ProcessEngine::host`].
+    pub fn verify(&self, needs: &Needs) -> Result<Vec<Blocker>> {
         let mut lacks = check::verify::verify(needs, &self.host()?);
         if let Some(containers) = &self.site.containers {
             lacks.extend(needs.image.as_ref().and_then(|image| containers.lack(image)));
@@ -227,13 +260,22 @@ impl Engine for ProcessEngine {
         Ok(lacks)
     }
 
-    fn arm(&self, name: &InstanceName) -> Result<()> {
+    /// Source: does in advance what [`ProcessEngine::suspend`] would otherwise do in the blackout, and
+    /// destination: what [`ProcessEngine::restore`] would. May be left out.
+    ///
+    /// # Errors
+    /// If CRIU does not start.
+    pub fn arm(&self, name: &InstanceName) -> Result<()> {
         let instance = self.find(name)?;
         let mut live = lock(&instance);
         if live.is_armed() { Ok(()) } else { live.arm(&self.config, &self.site, &self.records) }
     }
 
-    fn await_memory(&self, name: &InstanceName) -> Result<()> {
+    /// Destination, before [`ProcessEngine::arm`] and [`ProcessEngine::restore`]: of the instance's memory a part will be fetched when it is needed.
+    ///
+    /// # Errors
+    /// If it cannot be noted.
+    pub fn expect_postcopy(&self, name: &InstanceName) -> Result<()> {
         let instance = self.find(name)?;
         let mut live = lock(&instance);
         live.must_be(State::Prepared)?;
@@ -241,18 +283,36 @@ impl Engine for ProcessEngine {
         self.records.save(&live.record)
     }
 
-    fn pager(&self, name: &InstanceName) -> Result<Option<OwnedFd>> {
+    /// Destination: the connection to who asks for what memory is missing, from [`ProcessEngine::arm`] until [`ProcessEngine::finish_postcopy`]; see
+    /// [`crate::pager::wire`]. `None` if nothing is missing.
+    ///
+    /// # Errors
+    /// If the instance is unknown here.
+    pub fn pager(&self, name: &InstanceName) -> Result<Option<OwnedFd>> {
         let instance = self.find(name)?;
-        let connection = lock(&instance).pager.as_ref().map(Pager::connection).transpose();
+        let mut live = lock(&instance);
+        // The restore will touch memory that is not here.
+        if live.record.state == State::Prepared && live.record.lazily && !live.is_armed() {
+            live.arm(&self.config, &self.site, &self.records)?;
+        }
+        let connection = live.pager.as_ref().map(Pager::connection).transpose();
         connection.doing(|| format!("connecting to the pager of `{name}`"))
     }
 
-    fn be_whole(&self, name: &InstanceName) -> Result<()> {
+    /// Destination: nothing is missing any more, the pager has said so.
+    ///
+    /// # Errors
+    /// If it cannot be noted.
+    pub fn finish_postcopy(&self, name: &InstanceName) -> Result<()> {
         let instance = self.find(name)?;
         lock(&instance).be_whole(&self.records)
     }
 
-    fn left_behind(&self, name: &InstanceName) -> Result<LeftBehind> {
+    /// Source, after [`ProcessEngine::suspend`]: the memory of the stopped instance.
+    ///
+    /// # Errors
+    /// If it is not there any more.
+    pub fn left_behind(&self, name: &InstanceName) -> Result<LeftBehind> {
         let instance = self.find(name)?;
         let live = lock(&instance);
         live.must_be(State::Stopped)?;
@@ -260,13 +320,22 @@ impl Engine for ProcessEngine {
         first.and_then(LeftBehind::open).doing(|| format!("opening the memory of `{name}`"))
     }
 
-    fn disarm(&self, name: &InstanceName) -> Result<()> {
+    /// Source: takes back what [`ProcessEngine::arm`] and [`ProcessEngine::await_turn`] did, since the instance stays. Nothing to do is no error.
+    ///
+    /// # Errors
+    /// If it cannot be noted.
+    pub fn disarm(&self, name: &InstanceName) -> Result<()> {
         let Ok(instance) = self.find(name) else { return Ok(()) };
         let mut live = lock(&instance);
         if live.record.state == State::Running { live.disarm(&self.records) } else { Ok(()) }
     }
 
-    fn await_turn(&self, name: &InstanceName, watch: &Watch<'_>) -> Result<()> {
+    /// Source: waits for other dumps on this machine, so that [`ProcessEngine::suspend`] need not. None begins until that is over, or
+    /// [`ProcessEngine::disarm`] gives the turn back.
+    ///
+    /// # Errors
+    /// If it takes longer than `watch` allows; [`Error::Cancelled`](crate::Error::Cancelled).
+    pub fn await_turn(&self, name: &InstanceName, watch: &Watch<'_>) -> Result<()> {
         let instance = self.find(name)?;
         // Asked again, it has it already.
         if lock(&instance).turn.is_none() {
@@ -276,7 +345,12 @@ impl Engine for ProcessEngine {
         Ok(())
     }
 
-    fn show_memory(&self, name: &InstanceName, memory: &dyn MemorySink, watch: &Watch<'_>) -> Result<()> {
+    /// Source: shows the memory of the instance as it is just now, in one account. It runs on, undisturbed. This takes as long as
+    /// `memory` does, whatever `watch` says of time.
+    ///
+    /// # Errors
+    /// [`Error::NotTaken`](crate::Error::NotTaken); [`Error::Cancelled`](crate::Error::Cancelled).
+    pub fn show_memory(&self, name: &InstanceName, memory: &dyn MemorySink, watch: &Watch<'_>) -> Result<()> {
         let instance = self.find(name)?;
         let (first, file_systems) = lock(&instance).to_look_at(memory)?;
         match resident::show(first, &file_systems, memory, &|| !(watch.cancelled)()) {
@@ -286,7 +360,14 @@ impl Engine for ProcessEngine {
         }
     }
 
-    fn suspend(
+    /// Source: cuts the link, dumps the instance and leaves it stopped. If it fails or is
+    /// cancelled, the instance runs on and its link is up. Its memory is told to `memory`, more than once if the dump is
+    /// begun anew; without that it is among the images.
+    ///
+    /// # Errors
+    /// With the engine's reason in one sentence; [`Error::NotTaken`](crate::Error::NotTaken);
+    /// [`Error::Cancelled`](crate::Error::Cancelled).
+    pub fn suspend(
         &self,
         name: &InstanceName,
         memory: Option<&dyn MemorySink>,
@@ -324,12 +405,23 @@ impl Engine for ProcessEngine {
         Ok(Dump { images, phases: clock.stop() })
     }
 
-    fn image_directory(&self, name: &InstanceName) -> Result<PathBuf> {
+    /// Where the instance's images lie at the source after [`ProcessEngine::suspend`], and where they are
+    /// to be put at the destination before [`ProcessEngine::restore`].
+    ///
+    /// # Errors
+    /// If the instance is unknown here.
+    pub fn image_directory(&self, name: &InstanceName) -> Result<PathBuf> {
         let instance = self.find(name)?;
         Ok(lock(&instance).record.images.clone())
     }
 
-    fn restore(&self, name: &InstanceName, watch: &Watch<'_>) -> Result<Phases> {
+    /// Destination: restores the instance from its images up to the point where nothing but the
+    /// last step is missing, and holds it there. Held, it dies with this process. If it is held already, nothing
+    /// is done, in no phases.
+    ///
+    /// # Errors
+    /// With the engine's reason in one sentence. The images are kept for another try.
+    pub fn restore(&self, name: &InstanceName, watch: &Watch<'_>) -> Result<Phases> {
         let instance = self.find(name)?;
         let mut live = lock(&instance);
         if live.record.state == State::Held {
@@ -339,7 +431,14 @@ impl Engine for ProcessEngine {
         live.restore(&self.config, &self.site, &self.records, watch)
     }
 
-    fn release(&self, name: &InstanceName, watch: &Watch<'_>) -> Result<Running> {
+    /// Destination, once the move is committed: brings the link up, tells the neighbours, and lets
+    /// the instance run. The images are deleted. It cannot be cancelled.
+    ///
+    /// # Errors
+    /// [`Error::Lost`](crate::Error::Lost) if the instance may have run and is no more. With any other
+    /// error nothing that it did has been seen outside: it is held still or gone here, its images are kept, and
+    /// [`ProcessEngine::restore`] may be called again.
+    pub fn release(&self, name: &InstanceName, watch: &Watch<'_>) -> Result<Running> {
         let instance = self.find(name)?;
         let mut live = lock(&instance);
         live.must_be(State::Held)?;
@@ -349,7 +448,13 @@ impl Engine for ProcessEngine {
         Ok(running)
     }
 
-    fn resume(&self, name: &InstanceName) -> Result<Running> {
+    /// Source, once the move is rolled back: brings the link up and lets the stopped instance run.
+    /// The images are deleted. One that runs on already is no error, nor is a record that cannot be written: it must
+    /// not stand still for that.
+    ///
+    /// # Errors
+    /// If a process of the instance is gone.
+    pub fn resume(&self, name: &InstanceName) -> Result<Running> {
         let instance = self.find(name)?;
         let mut live = lock(&instance);
         let mut clock = Stopwatch::start(&Watch::QUIET);
@@ -362,17 +467,31 @@ impl Engine for ProcessEngine {
         self.running(&live, clock.stop())
     }
 
-    fn abort(&self, name: &InstanceName) -> Result<()> {
+    /// Destination, when the move is rolled back: kills what is held, deletes namespace, link and
+    /// images. Nothing to do is no error.
+    ///
+    /// # Errors
+    /// If something could not be deleted.
+    pub fn abort(&self, name: &InstanceName) -> Result<()> {
         let Ok(instance) = self.find(name) else { return Ok(()) };
         let state = lock(&instance).record.state;
         if matches!(state, State::Held | State::Prepared) { self.remove(name) } else { Ok(()) }
     }
 
-    fn destroy(&self, name: &InstanceName) -> Result<()> {
+    /// Kills the instance, whatever its state; deletes namespace, link and images. Nothing to do is
+    /// no error.
+    ///
+    /// # Errors
+    /// If something could not be deleted.
+    pub fn destroy(&self, name: &InstanceName) -> Result<()> {
         self.remove(name)
     }
 
-    fn wait(&self, name: &InstanceName, timeout: Duration) -> Result<bool> {
+    /// Waits until the instance's first process has ended; `false` if `timeout` came first.
+    ///
+    /// # Errors
+    /// If the instance is unknown here.
+    pub fn wait(&self, name: &InstanceName, timeout: Duration) -> Result<bool> {
         let instance = self.find(name)?;
         let live = lock(&instance);
         let Some(first) = &live.first else { return live.must_be(State::Running).map(|()| true) };
@@ -385,11 +504,18 @@ impl Engine for ProcessEngine {
         Ok(ended)
     }
 
-    fn shortage(&self, name: &InstanceName) -> Shortage {
+    /// What the kernel has ended of the instance for want of memory since it came to this host, as far as that is known: of
+    /// one that is no container nothing is. Does not wait for other calls.
+    pub fn shortage(&self, name: &InstanceName) -> Shortage {
         self.site.containers.as_ref().map(|containers| containers.shortage(name)).unwrap_or_default()
     }
 
-    fn recover(&self) -> Result<Vec<Recovered>> {
+    /// What is here, for a node that has just started: instances that run on, stopped ones that
+    /// wait for a decision, and what a crash has left. Each has its PIDs verified.
+    ///
+    /// # Errors
+    /// If the state directory cannot be read.
+    pub fn recover(&self) -> Result<Vec<Recovered>> {
         let mut found = Vec::new();
         for record in self.records.all()? {
             let live = Tree::recover(record, &self.records, &self.site)?;

@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
+pub use engine_api::Shortage;
 pub use instance::Blocker;
 use instance::ContainerImage;
 use serde::{Deserialize, Serialize};
 
-/// The result of [`Engine::check`](crate::Engine::check).
+/// The result of [`ProcessEngine::check`](crate::ProcessEngine::check).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// Reasons why the instance cannot leave this host.
@@ -44,15 +45,6 @@ impl Needs {
     pub fn images(&self) -> u64 {
         self.memory + self.layer
     }
-}
-
-/// The out-of-memory kills in an instance, and the memory limit if it was reached.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Shortage {
-    /// Processes that the kernel killed.
-    pub kills: u64,
-    /// The limit of the instance's cgroup in bytes; `None` if the host ran out of memory.
-    pub limit: Option<u64>,
 }
 
 /// A file that must be the same at the destination.

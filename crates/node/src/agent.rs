@@ -218,8 +218,7 @@ impl Node {
             Output::Stays { vid } => {
                 // At once: what comes after this may be of the next move.
                 self.drop_courier(vid);
-                let node = self.clone();
-                tokio::spawn(async move { node.disarm(vid).await });
+                tokio::spawn(self.close_sides(vid));
             }
             Output::Farewell { vid } => {
                 self.drop_courier(vid);

@@ -53,7 +53,7 @@ enum End {
 async fn converse(node: &Arc<Node>, join: SocketAddr, address: SocketAddr) -> io::Result<End> {
     let stream = node.endpoint.connect(join, COORDINATOR).await?;
     let (outbox, mut inbox) = channel::open::<FromNode, FromCoordinator>(stream);
-    let (here, runs_instances) = (node.agent.here(), node.runs_instances);
+    let (here, runs_instances) = (node.agent.here(), !node.engines.is_empty());
     let hello = FromNode::Hello { version: VERSION, address, here, runs_instances };
     outbox.send(&hello).map_err(io::Error::other)?;
     let mut welcome = false;

@@ -1,23 +1,22 @@
 //! The destination of a post-copy move: fetches the instance's missing memory from the source.
 //!
 //! ```text
-//! pager ──Want──▶ a thread ──▶ relay ──MemoryQuestion──▶ source      over TLS, opened anew whenever it breaks
-//!       ◀─Pages──────────────── reader ◀──MemoryAnswer──
+//! engine ──Wanted──▶ a thread ──▶ relay ──MemoryQuestion──▶ source      over TLS, opened anew whenever it breaks
+//!        ◀─supply───────────────── reader ◀──MemoryAnswer──
 //! ```
 //!
-//! It begins before CRIU restores, since a restore touches some of the memory, and continues until no page is missing, even if the
+//! It begins before the engine restores, since a restore touches some of the memory, and continues until no page is missing, even if the
 //! connection to the source or to the coordinator is lost meanwhile.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use engines::pager::wire::{Fetched, MAX_PAGES, Message};
-use engines::{PAGE, State};
-use fabric::{Vid, seqpacket};
+use engine_api::{Fetched, MAX_PAGES, PAGE, Postcopy, PostcopyEvent, State, Wanted};
+use fabric::Vid;
+use instance::Region;
 use moves::journal::Exit;
 use moves::node::{Input, Outcome};
 use moves::{HostName, MoveId};
@@ -29,6 +28,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{sleep, timeout};
 
 use crate::cancel::Cancel;
+use crate::engines::blocking;
 use crate::node::Node;
 use crate::operations::{Reason, Result};
 
@@ -38,7 +38,7 @@ const STALL: Duration = Duration::from_secs(4);
 /// Before a source that could not be reached is tried again.
 const AGAIN: Duration = Duration::from_millis(200);
 
-/// Packets of the pager that wait to be passed on.
+/// Events of the engine that wait to be passed on.
 const QUEUE: usize = 64;
 
 /// How far it is.
@@ -50,7 +50,7 @@ enum Far {
     Whole(Fetched),
     /// What is missing is nowhere any more.
     Lost,
-    /// The pager has ended, and the instance with it.
+    /// What gives the instance its memory has ended, and the instance with it.
     Unpaged,
 }
 
@@ -58,6 +58,7 @@ enum Far {
 pub struct Fetching {
     /// The host that has the memory.
     pub source: HostName,
+    postcopy: Arc<dyn Postcopy>,
     far: watch::Receiver<Far>,
     relaying: JoinHandle<()>,
 }
@@ -72,13 +73,14 @@ impl Node {
     /// Starts to fetch the instance's missing memory, if any is missing. An earlier task for the instance ends.
     pub async fn begin_to_fetch(self: &Arc<Self>, vid: Vid, id: MoveId, source: HostName) -> Result<()> {
         self.stop_fetching(vid);
-        let name = self.known(vid)?.name;
-        let Some(pager) = self.engine(move |engine| engine.pager(&name)).await? else { return Ok(()) };
+        let live = self.known(vid)?;
+        let found = self.destination(vid, &live, |destination| destination.postcopy()).await;
+        let Some(postcopy) = found.map_err(|error| self.in_words(&error))? else { return Ok(()) };
         let (told, far) = watch::channel(Far::Fetching(Fetched::default(), None));
-        let (node, pager) = (self.clone(), Arc::new(pager));
-        let relay = Relay { node, vid, id, source: source.clone(), pager, told };
+        let node = self.clone();
+        let relay = Relay { node, vid, id, source: source.clone(), postcopy: postcopy.clone(), told };
         let relaying = tokio::spawn(relay.run());
-        self.fetching().insert(vid, Fetching { source, far, relaying });
+        self.fetching().insert(vid, Fetching { source, postcopy, far, relaying });
         Ok(())
     }
 
@@ -120,9 +122,13 @@ impl Node {
     }
 
     async fn is_whole(&self, vid: Vid, id: MoveId, fetched: Fetched) -> Result<Outcome> {
-        let name = self.known(vid)?.name;
-        self.engine(move |engine| engine.be_whole(&name)).await.map_err(|error| self.in_words(error))?;
+        let postcopy = self.fetching().get(&vid).map(|fetching| fetching.postcopy.clone());
+        if let Some(postcopy) = postcopy {
+            let finished = blocking(move || postcopy.finish()).await;
+            finished.map_err(|error| self.in_words(&error))?;
+        }
         self.stop_fetching(vid);
+        self.close_sides(vid).await;
         let Fetched { demanded, pushed, .. } = fetched;
         self.measured(id, Measurement::Fetched { demanded, pushed });
         Ok(Outcome::Done)
@@ -130,12 +136,13 @@ impl Node {
 
     /// The instance cannot go on, and is ended.
     async fn is_bereft(&self, vid: Vid, source: &HostName) -> Result<Outcome> {
-        let name = self.known(vid)?.name;
+        let live = self.known(vid)?;
+        let name = &live.name;
         let reason = format!("a part of the memory of {name} was still on host {source}, which has lost it");
         self.is_lost(vid, &reason);
         self.stop_fetching(vid);
         self.set_state(vid, State::Ended);
-        self.engine(move |engine| engine.destroy(&name)).await.map_err(|error| self.in_words(error))?;
+        self.destroy_instance(&live).await.map_err(|error| self.in_words(&error))?;
         Ok(Outcome::Gone { exit: Exit::Lost { reason } })
     }
 }
@@ -146,7 +153,7 @@ struct Relay {
     vid: Vid,
     id: MoveId,
     source: HostName,
-    pager: Arc<OwnedFd>,
+    postcopy: Arc<dyn Postcopy>,
     told: watch::Sender<Far>,
 }
 
@@ -160,12 +167,12 @@ enum End {
 
 impl Relay {
     async fn run(self) {
-        let mut packets = listen(self.pager.clone());
+        let mut events = listen(self.postcopy.clone());
         loop {
             let end = match self.connect().await {
-                Ok(stream) => match self.relay(stream, &mut packets).await {
+                Ok(stream) => match self.relay(stream, &mut events).await {
                     Some(end) => end,
-                    // The pager has said all, or has ended.
+                    // The engine has said all, or the instance has ended.
                     None => return,
                 },
                 Err(error) => End::Broken(error),
@@ -180,9 +187,7 @@ impl Relay {
 
     async fn connect(&self) -> io::Result<Stream> {
         let Self { node, vid, id, source, .. } = self;
-        let address = node.directory.address(source).ok_or_else(|| {
-            io::Error::new(io::ErrorKind::NotFound, format!("the address of host {source} is not known"))
-        })?;
+        let address = node.address_of(source)?;
         let opening = Opening::Memory { id: *id, vid: *vid };
         let connecting = async {
             let mut stream = node.endpoint.connect(address, source.as_str()).await?;
@@ -203,13 +208,15 @@ impl Relay {
         });
     }
 
-    /// Passes on what pager and source say until the connection ends; `None` if it is over.
-    async fn relay(&self, stream: Stream, packets: &mut mpsc::Receiver<Vec<u8>>) -> Option<End> {
+    /// Passes on what engine and source say until the connection ends; `None` if it is over.
+    async fn relay(&self, stream: Stream, events: &mut mpsc::Receiver<PostcopyEvent>) -> Option<End> {
         let (back, mut stream) = tokio::io::split(stream);
         let asked = Arc::new(AtomicUsize::new(0));
-        let reading = tokio::spawn(read(back, self.pager.clone(), asked.clone()));
+        let reading = tokio::spawn(read(back, self.postcopy.clone(), asked.clone()));
         let mut reading = Aborted(reading);
-        if let Err(error) = say(self.pager.clone(), Message::Serve, Vec::new()).await {
+        let postcopy = self.postcopy.clone();
+        let begun = spawn_blocking(move || postcopy.begin()).await;
+        if let Err(error) = begun.unwrap_or_else(|error| Err(io::Error::other(error))) {
             return Some(End::Broken(error));
         }
         loop {
@@ -218,25 +225,24 @@ impl Relay {
                 ended = &mut reading.0 => {
                     return Some(ended.unwrap_or_else(|error| End::Broken(io::Error::other(error))));
                 }
-                packet = packets.recv() => {
-                    let Some(message) = packet.and_then(|packet| Some(Message::decode(&packet).ok()?.0)) else {
-                        self.told.send_replace(Far::Unpaged);
-                        return None;
-                    };
-                    match message {
-                        Message::Want { pid, address, pages, ahead } => {
+                event = events.recv() => {
+                    match event {
+                        None => {
+                            self.told.send_replace(Far::Unpaged);
+                            return None;
+                        }
+                        Some(PostcopyEvent::Wanted(Wanted { region, address, pages, ahead })) => {
                             asked.fetch_add(1, Ordering::Relaxed);
-                            let asking = ask(&mut stream, MemoryQuestion { pid, address, pages, ahead });
+                            let asking = ask(&mut stream, MemoryQuestion { region, address, pages, ahead });
                             if let Err(error) = timeout(STALL, asking).await.unwrap_or_else(|late| Err(late.into())) {
                                 return Some(End::Broken(error));
                             }
                         }
-                        Message::Progress(fetched) => drop(self.told.send_replace(Far::Fetching(fetched, None))),
-                        Message::Whole(fetched) => {
+                        Some(PostcopyEvent::Progress(fetched)) => drop(self.told.send_replace(Far::Fetching(fetched, None))),
+                        Some(PostcopyEvent::Whole(fetched)) => {
                             self.told.send_replace(Far::Whole(fetched));
                             return None;
                         }
-                        _ => {}
                     }
                 }
             }
@@ -257,16 +263,16 @@ async fn ask(stream: &mut WriteHalf<Stream>, question: MemoryQuestion) -> io::Re
     frame::send(stream, &question).await
 }
 
-/// Passes answers on to the pager until the connection ends.
-async fn read(mut stream: ReadHalf<Stream>, pager: Arc<OwnedFd>, asked: Arc<AtomicUsize>) -> End {
+/// Passes answers on to the engine until the connection ends.
+async fn read(mut stream: ReadHalf<Stream>, postcopy: Arc<dyn Postcopy>, asked: Arc<AtomicUsize>) -> End {
     loop {
         match timeout(STALL, frame::receive(&mut stream)).await {
             // Nothing was to come.
             Err(_) if asked.load(Ordering::Relaxed) == 0 => {}
             Err(late) => return End::Broken(late.into()),
             Ok(Ok(MemoryAnswer::Lost)) => return End::Lost,
-            Ok(Ok(MemoryAnswer::Pages { pid, address })) => {
-                let passed = pass_on(&mut stream, pager.clone(), (pid, address)).await;
+            Ok(Ok(MemoryAnswer::Pages { region, address })) => {
+                let passed = pass_on(&mut stream, postcopy.clone(), (region, address)).await;
                 asked.fetch_sub(1, Ordering::Relaxed);
                 if let Err(error) = passed {
                     return End::Broken(error);
@@ -279,8 +285,8 @@ async fn read(mut stream: ReadHalf<Stream>, pager: Arc<OwnedFd>, asked: Arc<Atom
 
 async fn pass_on(
     stream: &mut ReadHalf<Stream>,
-    pager: Arc<OwnedFd>,
-    (pid, address): (u32, u64),
+    postcopy: Arc<dyn Postcopy>,
+    (region, address): (Region, u64),
 ) -> io::Result<()> {
     let mut data = Vec::new();
     let came = timeout(STALL, frame::read(stream, &mut data)).await??;
@@ -289,23 +295,17 @@ async fn pass_on(
     if !is_right || !address.is_multiple_of(PAGE as u64) {
         return Err(io::ErrorKind::InvalidData.into());
     }
-    say(pager, Message::Pages { pid, address, pages }, data).await
+    let supplying = spawn_blocking(move || postcopy.supply(region, address, &data));
+    supplying.await.map_err(io::Error::other)?
 }
 
-async fn say(pager: Arc<OwnedFd>, message: Message, data: Vec<u8>) -> io::Result<()> {
-    let packet = [&message.encode()[..], &data].concat();
-    let saying = spawn_blocking(move || seqpacket::send(pager.as_fd(), &packet, &[]));
-    saying.await.map_err(io::Error::other)?
-}
-
-/// What the pager says, until it has ended. The thread ends with it.
-fn listen(pager: Arc<OwnedFd>) -> mpsc::Receiver<Vec<u8>> {
-    let (heard, packets) = mpsc::channel(QUEUE);
+/// What the engine says, until the instance has ended. The thread ends with it.
+fn listen(postcopy: Arc<dyn Postcopy>) -> mpsc::Receiver<PostcopyEvent> {
+    let (heard, events) = mpsc::channel(QUEUE);
     thread::spawn(move || {
-        while let Ok(packet) = seqpacket::receive(pager.as_fd())
-            && !packet.bytes.is_empty()
-            && heard.blocking_send(packet.bytes).is_ok()
+        while let Ok(Some(event)) = postcopy.next()
+            && heard.blocking_send(event).is_ok()
         {}
     });
-    packets
+    events
 }

@@ -1,8 +1,9 @@
 //! The transfer of an instance's images from its source to its destination.
 //!
 //! The source opens the connection before the instance is suspended, and names the move. The destination accepts it only from the host
-//! that the coordinator named for that move. Most pages of memory are sent while the instance runs, and the changed ones while CRIU
-//! dumps it ([`courier`], [`known`]). Images of a checkpoint stay on the host ([`saved`]).
+//! that the coordinator named for that move. Most pages of memory are sent while the instance runs, and the changed ones when it stands
+//! still ([`courier`], [`known`]). Regions and image files are opaque here: the engines know what they are. Images of a checkpoint stay on the
+//! host ([`saved`]).
 
 mod courier;
 mod known;
@@ -13,6 +14,7 @@ pub mod saved;
 
 use std::collections::HashMap;
 use std::io;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -27,9 +29,10 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 pub use self::courier::Courier;
-pub use self::meter::Reading;
+pub use self::meter::{Meter, Reading};
 pub use self::pacing::Pacing;
 pub use self::receiver::receive;
+use crate::channels::ChannelSet;
 use crate::node::Node;
 
 /// The most bytes in one frame of a file.
@@ -52,20 +55,20 @@ pub struct Receptions {
     couriers: Mutex<HashMap<Vid, (MoveId, Arc<Courier>)>>,
 }
 
-#[derive(Debug)]
 struct Expected {
     vid: Vid,
     source: HostName,
+    channels: Arc<ChannelSet>,
     arrived: mpsc::Sender<Stream>,
     arrival: Arc<tokio::sync::Mutex<mpsc::Receiver<Stream>>>,
 }
 
 impl Receptions {
-    /// Expects images of `vid` from `source`.
-    pub fn expect(&self, id: MoveId, vid: Vid, source: HostName) {
+    /// Expects images of `vid` from `source`, and channels.
+    pub fn expect(&self, id: MoveId, vid: Vid, source: HostName, channels: Arc<ChannelSet>) {
         let (arrived, arrival) = mpsc::channel(1);
         let arrival = Arc::new(tokio::sync::Mutex::new(arrival));
-        self.lock().insert(id, Expected { vid, source, arrived, arrival });
+        self.lock().insert(id, Expected { vid, source, channels, arrived, arrival });
     }
 
     /// Accepts the connection that `from` has opened for a move, if it is expected.
@@ -78,6 +81,27 @@ impl Receptions {
             }
             _ => tracing::warn!("{from} offers unexpected images of instance {vid} for {id}"),
         }
+    }
+
+    /// Accepts a channel that `from` has opened for a move, if the move is expected.
+    pub fn channel(
+        &self,
+        (id, vid): (MoveId, Vid),
+        from: &str,
+        name: &str,
+        stream: Stream,
+    ) -> io::Result<()> {
+        let channels = match self.lock().get(&id) {
+            Some(expected) if expected.vid == vid && expected.source.as_str() == from => {
+                expected.channels.clone()
+            }
+            _ => {
+                return Err(io::Error::other(format!(
+                    "a channel of instance {vid} for {id} is not expected"
+                )));
+            }
+        };
+        channels.arrive(name, stream)
     }
 
     /// The connection for a move, when it arrives; `None` if none is expected.
@@ -128,10 +152,15 @@ impl Node {
         self.receptions.couriers().remove(&vid);
     }
 
+    /// The address of a host.
+    pub fn address_of(&self, host: &HostName) -> io::Result<SocketAddr> {
+        self.directory.address(host).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::NotFound, format!("the address of host {host} is not known"))
+        })
+    }
+
     async fn connect_for_images(&self, vid: Vid, id: MoveId, destination: &HostName) -> io::Result<Stream> {
-        let address = self.directory.address(destination).ok_or_else(|| {
-            io::Error::new(io::ErrorKind::NotFound, format!("the address of host {destination} is not known"))
-        })?;
+        let address = self.address_of(destination)?;
         let mut stream = self.endpoint.connect(address, destination.as_str()).await?;
         frame::send(&mut stream, &Opening::Images { id, vid }).await?;
         Ok(stream)

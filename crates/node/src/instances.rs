@@ -1,14 +1,14 @@
 //! The instances of this host: starts them, finds them after a restart, and removes them.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use broker::{Config, Namespace};
-use engines::{Shortage, State};
+use engine_api::{Error, Intent, Recovered, Shortage, State};
 use fabric::{Epoch, FabricId, InstanceId, Vid, network};
-use instance::{Blueprint, InstanceName};
+use instance::{Blueprint, InstanceName, Kind};
 use moves::entry::Role;
 use moves::journal::Exit;
 use moves::node::Input;
@@ -19,6 +19,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
+use crate::engines::blocking;
 use crate::fetching::Fetching;
 use crate::images::saved;
 use crate::node::{Node, Start};
@@ -34,6 +35,7 @@ const KILLED: i32 = 137;
 #[derive(Clone, Debug)]
 pub struct Live {
     pub name: InstanceName,
+    pub kind: Kind,
     pub fabric: FabricId,
     pub state: State,
     /// Its first process, if it was found again.
@@ -48,6 +50,7 @@ impl Live {
     pub fn new(blueprint: &Blueprint, state: State, first: Option<i32>) -> Self {
         Self {
             name: blueprint.spec.name.clone(),
+            kind: blueprint.spec.workload.kind(),
             fabric: blueprint.fabric,
             state,
             first,
@@ -105,17 +108,19 @@ impl Node {
     }
 
     /// Matches the engine's instances with the node's records, and removes the others.
-    pub async fn recover(self: &Arc<Self>) -> engines::Result<()> {
-        let mut found: std::collections::HashMap<_, _> = self
-            .engine(|engine| engine.recover())
-            .await?
-            .into_iter()
-            .map(|found| (found.spec.name, (found.state, found.pid)))
-            .collect();
+    pub async fn recover(self: &Arc<Self>) -> engine_api::Result<()> {
+        let mut found = HashMap::new();
+        for engine in self.engines.all() {
+            let here = engine.clone();
+            for Recovered { spec, state, pid } in blocking(move || here.recover()).await? {
+                found.insert(spec.name, (engine.clone(), state, pid));
+            }
+        }
         for vid in self.agent.here() {
             match self.read_blueprint(vid) {
                 Ok(blueprint) => {
-                    let (state, first) = found.remove(&blueprint.spec.name).unwrap_or((State::Ended, None));
+                    let here = found.remove(&blueprint.spec.name);
+                    let (state, first) = here.map_or((State::Ended, None), |(_, state, pid)| (state, pid));
                     self.lives().insert(vid, Live::new(&blueprint, state, first));
                     if matches!(state, State::Running | State::Stopped)
                         && let Err(error) = self.files.note_death(vid)
@@ -128,9 +133,9 @@ impl Node {
                 Err(error) => tracing::warn!("instance {vid}: its blueprint cannot be read: {error}"),
             }
         }
-        for name in found.into_keys() {
+        for (name, (engine, ..)) in found {
             tracing::info!("removing instance {name}, which is no longer needed");
-            if let Err(error) = self.engine(move |engine| engine.destroy(&name)).await {
+            if let Err(error) = blocking(move || engine.destroy(&name)).await {
                 tracing::warn!("{error}");
             }
         }
@@ -147,13 +152,12 @@ impl Node {
     }
 
     /// Adds the instance to the broker, unless it is there already.
-    pub async fn add_to_broker(&self, vid: Vid, live: &Live) -> engines::Result<()> {
+    pub async fn add_to_broker(&self, vid: Vid, live: &Live) -> engine_api::Result<()> {
         let id = live.id(vid);
         if self.broker.carried(id).is_some() {
             return Ok(());
         }
-        let name = live.name.clone();
-        let network = self.engine(move |engine| engine.network_namespace(&name)).await?;
+        let network = self.local(live, |local| local.network_namespace()).await?;
         self.broker.add(Config { id, network, pids: None, carried: self.files.carried(vid) });
         Ok(())
     }
@@ -173,14 +177,13 @@ impl Node {
         }
         let watched = self.lives().get_mut(&vid).map(|live| std::mem::replace(&mut live.watched, true));
         if watched == Some(false) {
-            tokio::spawn(self.clone().watch(vid, live.name));
+            tokio::spawn(self.clone().watch(vid, live));
         }
     }
 
-    async fn watch(self: Arc<Self>, vid: Vid, name: InstanceName) {
+    async fn watch(self: Arc<Self>, vid: Vid, live: Live) {
         let ended = loop {
-            let name = name.clone();
-            match self.engine(move |engine| engine.wait(&name, WAIT)).await {
+            match self.local(&live, |local| local.wait(WAIT)).await {
                 Ok(false) => {}
                 Ok(true) => break true,
                 Err(_) => break false,
@@ -208,10 +211,15 @@ impl Node {
     /// here for want of memory.
     pub fn tell_of_shortage(&self, vid: Vid) {
         let Some(live) = self.live(vid) else { return };
-        let Shortage { kills, limit } = self.engine.shortage(&live.name);
+        let Shortage { kills, limit } = self.shortage(&live);
         if kills > 0 {
             self.tell_coordinator(&FromNode::OutOfMemory { vid, processes: kills, limit });
         }
+    }
+
+    fn shortage(&self, live: &Live) -> Shortage {
+        let local = self.engines.of(live.kind).and_then(|engine| engine.local(&live.name));
+        local.map_or_else(|_| Shortage::default(), |local| local.shortage())
     }
 
     /// How its command ended, if its first process has said that.
@@ -248,10 +256,10 @@ impl Node {
         }
         self.broker.remove(live.id(vid));
         self.lives().remove(&vid);
-        let name = live.name.clone();
-        if let Err(error) = self.engine(move |engine| engine.destroy(&name)).await {
+        if let Err(error) = self.destroy_instance(live).await {
             tracing::warn!("{error}");
         }
+        self.close_sides(vid).await;
         self.files.remove(vid);
     }
 
@@ -326,11 +334,11 @@ impl Node {
         followed: bool,
     ) -> Result<(), String> {
         self.has_network(&blueprint).await?;
-        let in_words = |error: engines::Error| self.engine_failed(&error);
+        let in_words = |error: Error| self.engine_failed(&error);
         self.files
             .write_blueprint(vid, bytes)
             .map_err(|error| format!("the node's state directory: {error}"))?;
-        self.engine(move |engine| engine.prepare(&blueprint.spec, 0)).await.map_err(in_words)?;
+        self.engine(live.kind, move |engine| engine.create(&blueprint.spec)).await.map_err(in_words)?;
         self.add_to_broker(vid, live).await.map_err(in_words)?;
         if followed {
             self.broker.expect_follower(live.id(vid));
@@ -338,9 +346,8 @@ impl Node {
         let listening = self.broker.resume(live.id(vid), Epoch::default()).await;
         listening.map_err(|error| format!("the instance's socket: {error}"))?;
         self.lives_here(vid, Epoch::default());
-        let name = live.name.clone();
-        let running = self.engine(move |engine| engine.start(&name)).await.map_err(in_words)?;
-        self.runs(vid, Some(running.pid));
+        let running = self.local(live, |local| local.start()).await.map_err(in_words)?;
+        self.runs(vid, running.pid);
         Ok(())
     }
 
@@ -353,13 +360,13 @@ impl Node {
             }
             None => return Err("the instance is not on this host".into()),
         }
-        let name = self.lives().get_mut(&vid).map(|live| {
+        let live = self.lives().get_mut(&vid).map(|live| {
             live.killed = true;
-            live.name.clone()
+            live.clone()
         });
-        if let Some(name) = name {
+        if let Some(live) = live {
             self.tell_of_shortage(vid);
-            self.engine(move |engine| engine.destroy(&name)).await.map_err(|error| error.to_string())?;
+            self.destroy_instance(&live).await.map_err(|error| error.to_string())?;
             self.has_ended(vid);
         }
         Ok(Answer::Done)
@@ -367,7 +374,7 @@ impl Node {
 
     async fn weigh(&self, vid: Vid) -> Result<Answer, String> {
         let live = self.live(vid).ok_or("the instance is not on this host")?;
-        let report = self.engine(move |engine| engine.check(&live.name, false)).await;
+        let report = self.look(&live, Intent { leaves: false, is_saved: false }).await;
         report.map(|report| Answer::Weight { bytes: report.needs.memory }).map_err(|error| error.to_string())
     }
 }

@@ -6,8 +6,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-use engines::pager::wire::MAX_PAGES;
-use engines::{LeftBehind, PAGE, State};
+use engine_api::{LeftMemory, MAX_PAGES, PAGE, State};
 use fabric::Vid;
 use moves::entry::Role;
 use moves::{HostName, MoveId};
@@ -44,7 +43,7 @@ impl Node {
         let (back, stream) = tokio::io::split(stream);
         let (heard, mut questions) = mpsc::channel(QUEUE);
         let giving = async {
-            let mut giver = Giver { stream, memory: Arc::new(memory) };
+            let mut giver = Giver { stream, memory };
             let mut queue = Queue { later: VecDeque::new(), pacing: Pacing::new(self.move_bandwidth) };
             // It may have been told that it runs on, or to remove all.
             while let Some(question) = queue.next(&mut questions).await
@@ -60,13 +59,18 @@ impl Node {
     }
 
     /// The memory that `host` may ask for; `None` if it is lost.
-    async fn memory_for(&self, vid: Vid, id: MoveId, host: &HostName) -> io::Result<Option<LeftBehind>> {
+    async fn memory_for(
+        &self,
+        vid: Vid,
+        id: MoveId,
+        host: &HostName,
+    ) -> io::Result<Option<Arc<dyn LeftMemory>>> {
         if !self.is_left_for(vid, id, host) {
             // Whoever asks has not said yet that it lacks nothing: this host has forgotten all.
             return Ok(None);
         }
         let Some(live) = self.live(vid).filter(|live| live.state != State::Ended) else { return Ok(None) };
-        match self.engine(move |engine| engine.left_behind(&live.name)).await {
+        match self.source(vid, &live, |source| source.left_memory()).await {
             Ok(memory) if memory.is_lost() => Ok(None),
             Ok(memory) => Ok(Some(memory)),
             Err(error) => Err(io::Error::other(error.to_string())),
@@ -125,21 +129,21 @@ impl Queue {
 /// Answers.
 struct Giver {
     stream: WriteHalf<Stream>,
-    memory: Arc<LeftBehind>,
+    memory: Arc<dyn LeftMemory>,
 }
 
 impl Giver {
     /// Gives what is asked for; `false` if it is lost.
     async fn give(&mut self, question: MemoryQuestion) -> io::Result<bool> {
-        let MemoryQuestion { pid, address, pages, .. } = question;
+        let MemoryQuestion { region, address, pages, .. } = question;
         let memory = self.memory.clone();
         let read = spawn_blocking(move || {
             let mut bytes = vec![0; pages as usize * PAGE];
-            memory.read(pid, address, &mut bytes).map(|()| bytes)
+            memory.read(region, address, &mut bytes).map(|()| bytes)
         });
         match read.await.map_err(io::Error::other)? {
             Ok(bytes) => {
-                let answer = frame::encode(&MemoryAnswer::Pages { pid, address })?;
+                let answer = frame::encode(&MemoryAnswer::Pages { region, address })?;
                 frame::write(&mut self.stream, &answer).await?;
                 frame::write(&mut self.stream, &bytes).await?;
                 self.stream.flush().await?;
@@ -158,12 +162,13 @@ impl Giver {
 mod tests {
     use std::time::Duration;
 
+    use instance::Region;
     use tokio::time::Instant;
 
     use super::*;
 
     fn question(address: u64, ahead: bool) -> MemoryQuestion {
-        MemoryQuestion { pid: 1, address, pages: 1, ahead }
+        MemoryQuestion { region: Region(1), address, pages: 1, ahead }
     }
 
     #[tokio::test(start_paused = true)]

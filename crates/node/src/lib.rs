@@ -12,8 +12,9 @@
 //! ```
 //!
 //! * [`agent`]: feeds events to the state machine of moves, and carries out its orders.
-//! * [`operations`]: the operations that the state machine can order, with engine and broker. [`no_engine`]: the engine of a host
-//!   without instances.
+//! * [`operations`]: the operations that the state machine can order, with engine and broker.
+//! * [`engines`]: the engines of the host by kinds of workload. [`sides`]: the sides of moves that are open here. [`channels`]: byte channels
+//!   between the engines of a move.
 //! * [`control`]: the connection to the coordinator. [`output`]: answers its questions for the output of instances. [`removed`]: hosts
 //!   that were removed from the cluster, which this node does not trust any more.
 //! * [`linking`]: decides about links between hosts. [`links`]: their connections. [`images`]: the transfer of images, and [`precopy`]
@@ -26,9 +27,11 @@
 
 mod agent;
 mod cancel;
+mod channels;
 mod control;
 mod directory;
 mod ended;
+mod engines;
 mod fetching;
 mod images;
 mod instances;
@@ -41,20 +44,21 @@ mod many_peers;
 mod metrics;
 mod names;
 mod network;
-mod no_engine;
 mod node;
 mod operations;
 mod output;
 mod peers;
 mod precopy;
 mod removed;
+mod sides;
 mod state;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use engines::Engine;
+use engine_api::Engine;
 use moves::InvalidHostName;
 pub use network::Nics;
 use overlay_io::offloads::Offloads;
@@ -82,8 +86,8 @@ pub struct NodeOptions {
     pub pki: PathBuf,
     /// The directory for the node's records; used by this node alone.
     pub state: PathBuf,
-    /// The engine for instances; `None` if this host only joins the overlay.
-    pub engine: Option<Box<dyn Engine>>,
+    /// The engines for instances; none if this host only joins the overlay.
+    pub engines: Vec<Arc<dyn Engine>>,
     /// How long to wait for an instance's first process to report that the command runs. After that the command counts as running.
     pub start_patience: Duration,
     /// The instances' devices on the overlay, which the engine attaches.
@@ -139,7 +143,7 @@ pub enum NodeError {
     Store(#[from] StoreError),
     /// The engine cannot find the instances of this host.
     #[error("{0}")]
-    Engine(#[from] engines::Error),
+    Engine(#[from] engine_api::Error),
     /// A file or a socket cannot be used.
     #[error("{what}: {source}")]
     Io {

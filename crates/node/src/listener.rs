@@ -76,6 +76,9 @@ impl Node {
             }
             Opening::Tunnel => self.hold_tunnel(&host, stream, Direction::FromListener).await?,
             Opening::Memory { id, vid } => self.give_memory(vid, id, host, stream).await?,
+            Opening::Channel { id, vid, name } => {
+                self.receptions.channel((id, vid), host.as_str(), &name, stream)?;
+            }
             Opening::Images { id, vid } => self.receptions.arrive(id, vid, host.as_str(), stream),
         }
         Ok(())

@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use broker::{Broker, Observer};
-use engines::Engine;
 use fabric::attach::NotStarted;
 use fabric::{InstanceId, Vid, device_file};
 use instance::Roster;
@@ -24,6 +23,7 @@ use crate::agent::Agent;
 use crate::control;
 use crate::directory::Directory;
 use crate::ended::Ended;
+use crate::engines::Engines;
 use crate::fetching::Fetching;
 use crate::images::Receptions;
 use crate::instances::{Departing, Live};
@@ -31,8 +31,8 @@ use crate::links::{DataPort, NodePeers};
 use crate::metrics;
 use crate::names::Names;
 use crate::network::{Network, Orders};
-use crate::no_engine::NoEngine;
 use crate::peers::Pool;
+use crate::sides::Sides;
 use crate::state::StateFiles;
 use crate::{HOSTS, NodeError, NodeOptions, Progress};
 
@@ -40,8 +40,9 @@ use crate::{HOSTS, NodeError, NodeOptions, Progress};
 pub struct Node {
     pub host: HostName,
     pub endpoint: Endpoint,
-    pub engine: Arc<dyn Engine>,
-    pub runs_instances: bool,
+    pub engines: Engines,
+    /// The sides of moves that are open here.
+    pub sides: Arc<Sides>,
     pub broker: Broker,
     pub files: StateFiles,
     pub agent: Agent,
@@ -92,7 +93,7 @@ struct Begun {
 }
 
 async fn begin(options: NodeOptions) -> Result<Begun, NodeError> {
-    let runs_instances = options.engine.is_some();
+    let runs_instances = !options.engines.is_empty();
     if runs_instances && let Err(error) = device_file::make() {
         tracing::warn!("programs that search /dev/infiniband will not find the RDMA device: {error}");
     }
@@ -139,8 +140,8 @@ pub fn make(
     let node = Arc::new_cyclic(|node| Node {
         host,
         endpoint,
-        runs_instances: options.engine.is_some(),
-        engine: options.engine.map_or_else(|| Arc::new(NoEngine) as Arc<dyn Engine>, Arc::from),
+        engines: Engines::new(options.engines),
+        sides: Arc::default(),
         broker: Broker::new(NodePeers(node.clone()), NodeObserver(node.clone())),
         files,
         agent,
@@ -177,16 +178,6 @@ impl Node {
 
     pub fn ended(&self) -> MutexGuard<'_, Ended> {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What `work` returns, which may block.
-    pub async fn engine<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&dyn Engine) -> engines::Result<T> + Send + 'static,
-    ) -> engines::Result<T> {
-        let engine = self.engine.clone();
-        let worked = tokio::task::spawn_blocking(move || work(&*engine)).await;
-        worked.unwrap_or_else(|_| Err(engines::Error::unusable("the engine panicked", "see the node's log")))
     }
 }
 

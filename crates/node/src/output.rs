@@ -1,6 +1,6 @@
 //! Output of instances: the broker keeps it while they are here, and the node keeps that of the last ones that ended.
 
-use engines::State;
+use engine_api::State;
 use fabric::Vid;
 use instance::Follower;
 use rpc::wire::{Answer, Question, reason};
@@ -78,7 +78,7 @@ mod tests {
             offloads: Offloads::ALL,
             pki,
             state: directory.path().join("state"),
-            engine: None,
+            engines: Vec::new(),
             start_patience: Duration::ZERO,
             move_bandwidth: None,
             nics: Nics::default(),

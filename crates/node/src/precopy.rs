@@ -3,16 +3,20 @@
 //! Each round reads the memory, and sends the pages that the destination does not have. Rounds repeat until so few pages are new that
 //! sending them in the blackout takes little time.
 
+use std::io;
 use std::sync::Arc;
 
+use engine_api::{Channels, Driver, Error, Outgoing};
 use fabric::Vid;
 use moves::node::{Input, Outcome};
 use moves::{HostName, MoveId};
 use rpc::wire::Measurement;
+use tokio::runtime::Handle;
 use tokio::time::interval;
 
 use self::looks::Looks;
 use crate::cancel::Cancel;
+use crate::channels::{ChannelSet, OutgoingChannels};
 use crate::images::Courier;
 use crate::node::Node;
 use crate::operations::{PROGRESS, Reason, Result, watch};
@@ -34,12 +38,15 @@ impl Node {
         if post_copy {
             courier.leave_changes();
         }
+        let channels = self.open_channels(vid, id, &destination, &courier, cancel);
+        let channels = channels.map_err(|error| Reason(self.images_not_taken(&destination, &error)))?;
+        let driver = self.driver(vid)?;
         let mut looks = Looks::new(self.move_bandwidth);
         loop {
             let telling = (vid, id, &looks);
-            self.precopy_look(telling, &courier, &destination, cancel).await?;
+            self.precopy_look(telling, (&courier, &channels), &destination, cancel).await?;
             // What changes from here on is fetched later.
-            if post_copy || !looks.next(courier.meter().read()) {
+            if post_copy || driver == Driver::Engine || !looks.next(courier.meter().read()) {
                 break;
             }
         }
@@ -48,22 +55,53 @@ impl Node {
         Ok(Outcome::Copied { bytes })
     }
 
+    /// What decides on the rounds.
+    fn driver(&self, vid: Vid) -> Result<Driver> {
+        let engine = self.engines.of(self.known(vid)?.kind).map_err(|error| self.in_words(&error))?;
+        Ok(engine.capabilities().precopy)
+    }
+
+    /// The channels on which the engine can reach its counterpart.
+    fn open_channels(
+        &self,
+        vid: Vid,
+        id: MoveId,
+        destination: &HostName,
+        courier: &Courier,
+        cancel: &Arc<Cancel>,
+    ) -> io::Result<Arc<dyn Channels>> {
+        let set = ChannelSet::new(courier.meter().clone(), self.move_bandwidth);
+        self.sides.keep_channels(vid, set.clone());
+        Ok(Arc::new(OutgoingChannels {
+            set,
+            endpoint: self.endpoint.clone(),
+            host: destination.to_string(),
+            address: self.address_of(destination)?,
+            id,
+            vid,
+            cancel: cancel.clone(),
+            runtime: Handle::current(),
+        }))
+    }
+
     async fn precopy_look(
         self: &Arc<Self>,
         telling: (Vid, MoveId, &Looks),
-        courier: &Arc<Courier>,
+        (courier, channels): (&Arc<Courier>, &Arc<dyn Channels>),
         destination: &HostName,
         cancel: &Arc<Cancel>,
     ) -> Result<()> {
-        let name = self.known(telling.0)?.name;
-        let (cancelled, sink) = (cancel.clone(), courier.sink(cancel));
-        let looking =
-            self.engine(move |engine| engine.show_memory(&name, &sink, &watch(&|| cancelled.is_cancelled())));
+        let live = self.known(telling.0)?;
+        let (cancelled, sink, channels) = (cancel.clone(), courier.sink(cancel), channels.clone());
+        let looking = self.source(telling.0, &live, move |source| {
+            let to = Outgoing { memory: &sink, channels: &channels };
+            source.precopy(to, &watch(&|| cancelled.is_cancelled()))
+        });
         let looked = self.telling_of(telling, courier, looking).await;
         let sent = match looked {
-            Err(engines::Error::NotTaken(error)) => Err(error),
+            Err(Error::NotTaken(error)) => Err(error),
             other => {
-                other.map_err(|error| self.in_words(error))?;
+                other.map_err(|error| self.in_words(&error))?;
                 let flushing = self.telling_of(telling, courier, courier.flush());
                 cancel.unless(flushing).await.ok_or("cancelled")?
             }

@@ -36,7 +36,7 @@ use crate::net;
 use crate::removed::Removed;
 
 /// Incremented when a message changes its meaning or layout.
-pub const VERSION: u16 = 27;
+pub const VERSION: u16 = 28;
 
 /// A reason with its remedy, as the move protocol carries it.
 #[must_use]
@@ -375,6 +375,15 @@ pub enum Opening {
         /// Which instance.
         vid: Vid,
     },
+    /// A channel between the engines of a move: from here on, bytes both ways that only they understand.
+    Channel {
+        /// Of which move.
+        id: MoveId,
+        /// Of which instance.
+        vid: Vid,
+        /// The channel's name in that move.
+        name: String,
+    },
     /// The destination fetches memory that was left on the source: [`MemoryQuestion`]s follow, each with its
     /// [`MemoryAnswer`]; pages that a thread waits for come first.
     Memory {
@@ -390,11 +399,11 @@ pub enum Opening {
 /// Pages that an instance lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryQuestion {
-    /// The process, by its PID in the instance.
-    pub pid: u32,
-    /// Their address.
+    /// Of which region.
+    pub region: Region,
+    /// Where it was.
     pub address: u64,
-    /// The number of pages, at most as many as a pager asks for.
+    /// How many pages, at most as many as an engine asks for at a time.
     pub pages: u64,
     /// Whether no thread waits for them yet.
     pub ahead: bool,
@@ -406,7 +415,7 @@ pub enum MemoryAnswer {
     /// The pages are in the next frame.
     Pages {
         /// As asked.
-        pid: u32,
+        region: Region,
         /// As asked.
         address: u64,
     },

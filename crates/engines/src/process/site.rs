@@ -12,7 +12,7 @@ use crate::criu::root::RootFileSystem;
 use crate::error::{Error, Result};
 use crate::instance::{InstanceSpec, Workload};
 use crate::process::host_root::HostRoot;
-use crate::wiring::Wiring;
+use engine_api::wiring::Wiring;
 
 /// What the process engine needs from its host.
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@ use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
-use engines::{Engine, Watch};
+use engines::{ProcessEngine, Watch};
 use instance::InstanceSpec;
 
 use crate::faults::{runs, suspended};
@@ -38,7 +38,7 @@ fn kill_after(
     host: &Host,
     spec: &InstanceSpec,
     delay: Duration,
-    work: impl FnOnce(&dyn Engine) -> bool + Send,
+    work: impl FnOnce(&ProcessEngine) -> bool + Send,
 ) -> Option<Duration> {
     host.call(|engine| engine.arm(&spec.name)).unwrap();
     let criu = lab::criu_in(&host.network_of(&spec.name));

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use engines::{Config, Engine, Error, ProcessEngine, Watch};
+use engines::{Config, Error, ProcessEngine, Watch};
 use fabric::attach::{self, NotStarted, OutputStream, Role, SOCKET_NAME, ToNode, ToProcess};
 use fabric::{Epoch, FabricId, NetworkKind, ProcessId, Vid, netns, seqpacket};
 use instance::{Container, InstanceName, InstanceSpec, Network, Program, Workload};
@@ -136,7 +136,7 @@ pub struct Host {
 
 impl Host {
     /// Calls the engine in the host's network.
-    pub fn call<T: Send>(&self, work: impl FnOnce(&dyn Engine) -> T + Send) -> T {
+    pub fn call<T: Send>(&self, work: impl FnOnce(&ProcessEngine) -> T + Send) -> T {
         netns::enter(self.network.as_fd(), || work(&self.engine)).unwrap()
     }
 

@@ -110,7 +110,7 @@ fn leave<'a>(
     assert_eq!(report.blockers, []);
     to.call(|engine| {
         engine.prepare(spec, report.needs.memory).unwrap();
-        engine.await_memory(name).unwrap();
+        engine.expect_postcopy(name).unwrap();
         engine.arm(name).unwrap();
     });
     node.read(output, |output| output.lines() > 2);
@@ -171,7 +171,7 @@ impl Moved<'_> {
     /// Serves until nothing is missing, and ends what is left at the source.
     fn complete(self, to: &Host) -> Fetched {
         let fetched = self.serve(pager_of(to, self.spec), None).expect("it ends when all is there");
-        to.call(|engine| engine.be_whole(&self.spec.name)).unwrap();
+        to.call(|engine| engine.finish_postcopy(&self.spec.name)).unwrap();
         assert!(to.call(|engine| engine.pager(&self.spec.name)).unwrap().is_none());
         self.from.call(|engine| engine.destroy(&self.spec.name)).unwrap();
         println!("{} pages were left behind: {fetched:?}", self.left);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use blake3::Hasher;
-use engines::{MemorySink, Owner, PAGE};
+use engine_api::{MemorySink, PAGE};
 use instance::{Carried, ImageFile, Region};
 use rpc::wire::{ImageMessage, Manifest, Received};
 use rpc::{Stream, frame};
@@ -107,7 +107,7 @@ impl Courier {
     }
 
     /// The courier's counters.
-    pub fn meter(&self) -> &Meter {
+    pub fn meter(&self) -> &Arc<Meter> {
         &self.meter
     }
 
@@ -227,21 +227,16 @@ impl MemorySink for Sink {
         self.give(Part::Begin)
     }
 
-    fn open(&self, owner: Owner) -> io::Result<()> {
-        self.courier.told().layout.entry(owner.region()?).or_default();
+    fn open(&self, region: Region) -> io::Result<()> {
+        self.courier.told().layout.entry(region).or_default();
         Ok(())
-    }
-
-    fn takes_archives(&self) -> bool {
-        true
     }
 
     fn expect(&self, bytes: u64) {
         self.courier.meter.expect(bytes);
     }
 
-    fn take(&self, owner: Owner, address: u64, pages: &[u8]) -> io::Result<()> {
-        let region = owner.region()?;
+    fn take(&self, region: Region, address: u64, pages: &[u8]) -> io::Result<()> {
         self.courier.meter.see(pages.len() as u64);
         let mut told = self.courier.told();
         let Told { known, changed, layout, .. } = &mut *told;
@@ -259,11 +254,10 @@ impl MemorySink for Sink {
         self.courier.leaves_changes.load(Ordering::Relaxed)
     }
 
-    fn take_later(&self, owner: Owner, address: u64, pages: &[u8]) -> io::Result<()> {
+    fn take_later(&self, region: Region, address: u64, pages: &[u8]) -> io::Result<()> {
         if !self.leaves_pages() {
-            return self.take(owner, address, pages);
+            return self.take(region, address, pages);
         }
-        let region = owner.region()?;
         self.courier.meter.see(pages.len() as u64);
         let mut told = self.courier.told();
         let Told { known, layout, left, .. } = &mut *told;

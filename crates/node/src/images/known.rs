@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 
-use engines::PAGE;
+use engine_api::PAGE;
 use instance::Region;
 use xxhash_rust::xxh3::xxh3_128_with_secret;
 

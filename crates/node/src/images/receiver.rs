@@ -1,74 +1,77 @@
-//! Receives images at the destination.
+//! Receives images at the destination, and passes them to the engine's sink, which knows what they are.
 
 use std::io;
-use std::path::{Path, PathBuf};
 
 use blake3::Hasher;
-use engines::{Archives, MemoryImages, Owner, PAGE};
-use instance::{Carried, ImageFile};
+use engine_api::{ImageSink, PAGE};
+use instance::{Carried, ImageFile, Region};
 use rpc::frame;
 use rpc::wire::{ImageMessage, Manifest, Received};
-use tokio::fs::{File, OpenOptions};
+use tokio::fs::File;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::task::spawn_blocking;
 
 use super::{MAX_IMAGES, PART, is_plain, part_of};
 
-/// Receives images from `stream` into `directory`, and returns the broker's state that came beside them.
+/// Receives images from `stream` into `sink`, and returns the broker's state that came beside them.
 pub async fn receive(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
-    directory: &Path,
+    sink: Box<dyn ImageSink>,
 ) -> io::Result<Carried> {
-    let mut receiver = Receiver {
-        directory: directory.to_owned(),
-        places: Places::new(directory),
-        digest: Hasher::new(),
-        part: Vec::new(),
-    };
+    let mut receiver = Receiver { sink: Some(sink), digest: Hasher::new(), part: Vec::new() };
     let Manifest { carried, images } = loop {
         match frame::receive(stream).await? {
-            ImageMessage::Begin => receiver.places.memory.begin(),
-            ImageMessage::Pages { region, runs } => {
-                receiver.take_pages(stream, Owner::of(region)?, runs).await?
-            }
-            ImageMessage::Layout { region, runs } => receiver.take_layout(Owner::of(region)?, &runs)?,
-            ImageMessage::Left { region, runs } => receiver.take_left(Owner::of(region)?, &runs)?,
+            ImageMessage::Begin => receiver.sink()?.begin(),
+            ImageMessage::Pages { region, runs } => receiver.take_pages(stream, region, runs).await?,
+            ImageMessage::Layout { region, runs } => receiver.sink()?.lay_out(region, &runs)?,
+            ImageMessage::Left { region, runs } => receiver.sink()?.leave(region, &runs)?,
             ImageMessage::Rest(manifest) => break manifest,
         }
     };
-    // Those of memory are made here.
-    let is_of_memory = |name: &str| name.starts_with("pages-") || name.starts_with("pagemap-");
-    let is_right = |image: &ImageFile| is_plain(&image.name) && !is_of_memory(&image.name);
-    if images.len() > MAX_IMAGES || !images.iter().all(is_right) {
+    if images.len() > MAX_IMAGES || !images.iter().all(|image| is_plain(&image.name)) {
         return Err(unacceptable());
     }
-    for image in &images {
+    for image in images {
         receiver.take_image(stream, image).await?;
     }
-    let Receiver { places, digest, .. } = receiver;
-    spawn_blocking(move || places.finish()).await.map_err(io::Error::other)??;
+    let Receiver { sink, digest, .. } = receiver;
+    let sink = sink.ok_or_else(unacceptable)?;
+    spawn_blocking(move || sink.finish()).await.map_err(io::Error::other)??;
     frame::send(stream, &Received::Whole { digest: *digest.finalize().as_bytes() }).await?;
     Ok(carried)
 }
 
 struct Receiver {
-    directory: PathBuf,
-    places: Places,
+    /// Away while a thread that may block works with it.
+    sink: Option<Box<dyn ImageSink>>,
     digest: Hasher,
     part: Vec<u8>,
 }
 
-/// Where pages are put.
-struct Places {
-    memory: MemoryImages,
-    archives: Archives,
-}
-
 impl Receiver {
+    fn sink(&mut self) -> io::Result<&mut Box<dyn ImageSink>> {
+        self.sink.as_mut().ok_or_else(unacceptable)
+    }
+
+    /// The result of `work` with the sink, which may block.
+    async fn with_sink<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce(&mut dyn ImageSink) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let mut sink = self.sink.take().ok_or_else(unacceptable)?;
+        let working = spawn_blocking(move || {
+            let worked = work(&mut *sink);
+            (sink, worked)
+        });
+        let (sink, worked) = working.await.map_err(io::Error::other)?;
+        self.sink = Some(sink);
+        worked
+    }
+
     async fn take_pages(
         &mut self,
         stream: &mut (impl AsyncRead + Unpin),
-        owner: Owner,
+        region: Region,
         runs: Vec<(u64, u32)>,
     ) -> io::Result<()> {
         if !frame::read(stream, &mut self.part).await? {
@@ -80,34 +83,18 @@ impl Receiver {
             return Err(unacceptable());
         }
         self.digest.update(&self.part);
-        let places = std::mem::replace(&mut self.places, Places::new(&self.directory));
         let part = std::mem::take(&mut self.part);
-        let writing = spawn_blocking(move || write(places, owner, &runs, part));
-        (self.places, self.part) = writing.await.map_err(io::Error::other)??;
+        self.part = self.with_sink(move |sink| write(sink, region, &runs, part)).await?;
         Ok(())
-    }
-
-    fn take_layout(&mut self, owner: Owner, runs: &[(u64, u64)]) -> io::Result<()> {
-        let Places { memory, archives } = &mut self.places;
-        if let Owner::Archive(number) = owner {
-            return runs.iter().try_for_each(|(address, pages)| archives.keep(number, *address, *pages));
-        }
-        memory.open(owner);
-        runs.iter().try_for_each(|(address, pages)| memory.keep(owner, *address, *pages))
-    }
-
-    fn take_left(&mut self, owner: Owner, runs: &[(u64, u64)]) -> io::Result<()> {
-        let memory = &mut self.places.memory;
-        runs.iter().try_for_each(|(address, pages)| memory.leave(owner, *address, *pages))
     }
 
     async fn take_image(
         &mut self,
         stream: &mut (impl AsyncRead + Unpin),
-        image: &ImageFile,
+        ImageFile { name, size }: ImageFile,
     ) -> io::Result<()> {
-        let mut file = self.begin(&image.name).await?;
-        let mut left = image.size;
+        let mut file = File::from_std(self.with_sink(move |sink| sink.file(&name)).await?);
+        let mut left = size;
         while left > 0 {
             if !frame::read(stream, &mut self.part).await? || self.part.len() != part_of(left) {
                 return Err(ends_early());
@@ -118,46 +105,22 @@ impl Receiver {
         }
         file.flush().await
     }
-
-    /// A new file, which an earlier one does not become: that may be somebody's still.
-    async fn begin(&self, name: &str) -> io::Result<File> {
-        OpenOptions::new().write(true).create_new(true).open(self.directory.join(name)).await
-    }
 }
 
-impl Places {
-    /// In a directory in which nothing is yet.
-    fn new(directory: &Path) -> Self {
-        Self { memory: MemoryImages::new(directory), archives: Archives::new(directory) }
-    }
-
-    fn write(&mut self, owner: Owner, address: u64, pages: &[u8]) -> io::Result<()> {
-        match owner {
-            Owner::Archive(number) => self.archives.write(number, address, pages),
-            Owner::Process(_) | Owner::Shared(_) => self.memory.write(owner, address, pages),
-        }
-    }
-
-    fn finish(self) -> io::Result<()> {
-        self.archives.finish()?;
-        self.memory.finish()
-    }
-}
-
-/// Writes runs of pages that lie in `part` one behind the other, and gives both back.
+/// Writes runs of pages that lie in `part` one behind the other, and gives that back.
 fn write(
-    mut places: Places,
-    owner: Owner,
+    sink: &mut dyn ImageSink,
+    region: Region,
     runs: &[(u64, u32)],
     part: Vec<u8>,
-) -> io::Result<(Places, Vec<u8>)> {
+) -> io::Result<Vec<u8>> {
     let mut left = part.as_slice();
     for (address, pages) in runs {
         let (now, rest) = left.split_at(*pages as usize * PAGE);
-        places.write(owner, *address, now)?;
+        sink.write(region, *address, now)?;
         left = rest;
     }
-    Ok((places, part))
+    Ok(part)
 }
 
 fn unacceptable() -> io::Error {

@@ -3,7 +3,7 @@
 //! The directory holds the engine's images unchanged, and [`CONTENTS`], which is written last. A directory without that file, or whose
 //! files do not match it, is not usable.
 
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -85,7 +85,8 @@ fn fill(dumped: Dumped, to: &Path, goes_on: GoesOn<'_>) -> io::Result<()> {
     let mut copier = Copier { part: vec![0; PART], copied: 0, total, goes_on };
     let mut digests = Vec::new();
     for image in images {
-        let digest = copier.copy(&directory.join(&image.name), &to.join(&image.name), image.size, true)?;
+        let digest =
+            copier.copy(&directory.join(&image.name), create(&to.join(&image.name))?, image.size, true)?;
         digests.push((image, digest));
     }
     let contents = Contents { version: VERSION, vid, carried, images: digests };
@@ -103,13 +104,19 @@ pub fn check(saved: &Path, vid: Vid) -> io::Result<()> {
     read_contents(saved, vid).map(drop)
 }
 
-/// Copies the images of `vid` from the directory `saved` to `to`, and returns the broker's state saved beside them.
-pub fn load(saved: &Path, vid: Vid, to: &Path, goes_on: GoesOn<'_>) -> io::Result<Carried> {
+/// Copies the images of `vid` from the directory `saved` to the files that `to` gives for their names, and returns the broker's state
+/// saved beside them.
+pub fn load(
+    saved: &Path,
+    vid: Vid,
+    to: &mut dyn FnMut(&str) -> io::Result<File>,
+    goes_on: GoesOn<'_>,
+) -> io::Result<Carried> {
     let contents = read_contents(saved, vid)?;
     let total = contents.images.iter().map(|(image, _)| image.size).fold(0, u64::saturating_add);
     let mut copier = Copier { part: vec![0; PART], copied: 0, total, goes_on };
     for (image, digest) in contents.images {
-        let copied = copier.copy(&saved.join(&image.name), &to.join(&image.name), image.size, false)?;
+        let copied = copier.copy(&saved.join(&image.name), to(&image.name)?, image.size, false)?;
         if copied != digest {
             return Err(damaged(&image.name));
         }
@@ -146,6 +153,10 @@ fn damaged(name: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("{name} is damaged"))
 }
 
+fn create(path: &Path) -> io::Result<File> {
+    private::open(path, OpenOptions::new().write(true).create(true).truncate(true))
+}
+
 struct Copier<'a> {
     part: Vec<u8>,
     /// Bytes so far.
@@ -157,13 +168,12 @@ struct Copier<'a> {
 
 impl Copier<'_> {
     /// Copies a file of `size` bytes, and returns the digest of what was copied.
-    fn copy(&mut self, from: &Path, to: &Path, size: u64, is_durable: bool) -> io::Result<[u8; 32]> {
+    fn copy(&mut self, from: &Path, mut writer: File, size: u64, is_durable: bool) -> io::Result<[u8; 32]> {
         let in_words = |error: io::Error| match error.kind() {
             io::ErrorKind::UnexpectedEof => damaged(&from.to_string_lossy()),
             kind => io::Error::new(kind, format!("{}: {error}", from.display())),
         };
         let mut reader = private::regular(from).map_err(in_words)?;
-        let mut writer = private::open(to, OpenOptions::new().write(true).create(true).truncate(true))?;
         let mut hasher = Hasher::new();
         let mut left = size;
         while left > 0 {
@@ -223,7 +233,7 @@ mod tests {
         assert_eq!(fs::metadata(&saved).unwrap().permissions().mode() & 0o777, 0o700);
         let to = directory.path().join("again");
         fs::create_dir(&to).unwrap();
-        let carried = load(&saved, vid(), &to, &|_, _| true).unwrap();
+        let carried = load(&saved, vid(), &mut |name| create(&to.join(name)), &|_, _| true).unwrap();
         assert_eq!(carried.exit, Some(3));
         for name in ["core-1.img", "pages-1.img", "empty.img"] {
             assert_eq!(fs::read(to.join(name)).unwrap(), fs::read(saved.join(name)).unwrap(), "{name}");
@@ -243,11 +253,15 @@ mod tests {
             *changed.last_mut().unwrap() ^= 1;
             for wrong in [&changed[..], &whole[..whole.len() - 1], &[]] {
                 fs::write(saved.join(name), wrong).unwrap();
-                assert!(load(&saved, vid(), &to, &|_, _| true).is_err(), "{name}, {} bytes", wrong.len());
+                assert!(
+                    load(&saved, vid(), &mut |name| create(&to.join(name)), &|_, _| true).is_err(),
+                    "{name}, {} bytes",
+                    wrong.len()
+                );
             }
             fs::write(saved.join(name), whole).unwrap();
         }
-        load(&saved, vid(), &to, &|_, _| true).unwrap();
+        load(&saved, vid(), &mut |name| create(&to.join(name)), &|_, _| true).unwrap();
     }
 
     #[test]

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use engines::wiring::{DEVICE, Wiring};
+use engine_api::wiring::{DEVICE, Wiring};
 use fabric::{Epoch, netns};
 use instance::{InstanceName, InstanceSpec, Network};
 use overlay::Mac;

@@ -2,19 +2,21 @@
 //! wherever their instance's node listens.
 
 use std::collections::{HashMap, HashSet};
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use engines::{
-    Blocker, Dump, Engine, Error, Host, LeftBehind, MemorySink, Needs, Owner, PAGE, Phase, Phases, Recovered,
-    Report, Result, Running, Shortage, State, Watch,
+use engine_api::{
+    Capabilities, Coming, Destination, Driver, Dump, Engine, Error, ImageSink, Intent, LeftMemory, Local,
+    MemorySink, Needs, Outgoing, PAGE, Phase, Phases, Postcopy, Recovered, Report, Result, Running, Shortage,
+    Source, State, Watch,
 };
 use fabric::netns;
-use instance::{ImageFile, InstanceName, InstanceSpec};
+use instance::{Blocker, ImageFile, InstanceName, InstanceSpec, Kind, Region};
 
 const CONTENT: &[u8] = &[7; 3 * 1024 * 1024];
 
@@ -41,8 +43,17 @@ impl World {
         self.ended.lock().unwrap().push(InstanceName::new(name).unwrap());
         self.changed.notify_all();
     }
+
+    /// Waits until the instance has ended; `false` if `timeout` came first.
+    pub fn wait(&self, name: &InstanceName, timeout: Duration) -> bool {
+        let ended = self.ended.lock().unwrap();
+        let (ended, _) =
+            self.changed.wait_timeout_while(ended, timeout, |ended| !ended.contains(name)).unwrap();
+        ended.contains(name)
+    }
 }
 
+/// Outlives the nodes that use it, as processes do.
 pub struct FakeEngine {
     world: Arc<World>,
     directory: PathBuf,
@@ -62,9 +73,6 @@ pub struct FakeEngine {
     /// How long a restore takes, and a removal.
     pub delay: Mutex<Duration>,
 }
-
-/// What a node gets; the engine itself outlives it, as processes do.
-pub struct Handle(pub Arc<FakeEngine>);
 
 impl FakeEngine {
     pub fn new(world: Arc<World>, directory: PathBuf) -> Arc<Self> {
@@ -100,193 +108,61 @@ impl FakeEngine {
 
     fn change(&self, name: &InstanceName, from: State, to: State) -> Result<Running> {
         let mut here = self.here.lock().unwrap();
-        let (_, state) = here.get_mut(name).ok_or_else(|| Error::Unknown(name.clone()))?;
+        let (_, state) = here.get_mut(name).ok_or_else(|| unknown(name))?;
         if *state != from {
-            return Err(Error::State { name: name.clone(), is: "something else", must: "ready for this" });
+            return Err(Error::Other(format!("instance `{name}` is {state:?}, and must be {from:?}")));
         }
         *state = to;
         // No process: whoever reaches the instance's socket may attach.
-        Ok(Running { pid: 0, phases: Phases::default() })
+        Ok(Running { pid: None, phases: Phases::default() })
     }
 
     fn images(&self, name: &InstanceName) -> PathBuf {
         self.directory.join(name.as_str())
     }
+
+    fn destroy_here(&self, name: &InstanceName) {
+        self.take_time();
+        self.armed.lock().unwrap().remove(name);
+        self.here.lock().unwrap().remove(name);
+        let _ = fs::remove_dir_all(self.images(name));
+    }
 }
 
-fn refused_by_criu(doing: &'static str, name: &InstanceName) -> Error {
-    Error::Criu { doing, name: name.clone(), reason: "the test says so".into() }
+pub fn unknown(name: &InstanceName) -> Error {
+    Error::Other(format!("there is no instance `{name}` on this host"))
 }
 
-impl Engine for Handle {
-    fn host(&self) -> Result<Host> {
-        Ok(Host {
-            kernel: "6.18.0".into(),
-            criu: (4, 2, 0),
-            architecture: "x86_64".into(),
-            cpu_features: Vec::new(),
-            memory_available: 1 << 30,
-            image_room: 1 << 30,
-            layer_room: 1 << 30,
-            containers: false,
-            controllers: Vec::new(),
-        })
+fn refused_by_criu(what: &str) -> Error {
+    let (reason, remedy) = ("CRIU says: the test says so".into(), "move it again".into());
+    Error::Failed { what: what.into(), reason, remedy }
+}
+
+impl Engine for FakeEngine {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { kinds: &[Kind::Process, Kind::Container], precopy: Driver::Node }
     }
 
-    fn prepare(&self, spec: &InstanceSpec, _: u64) -> Result<()> {
-        if self.0.fail_prepare.swap(false, Ordering::SeqCst) {
+    fn create(&self, spec: &InstanceSpec) -> Result<()> {
+        if self.fail_prepare.swap(false, Ordering::SeqCst) {
             return Err(Error::unusable("the test says so", "let it"));
         }
-        fs::create_dir_all(self.0.images(&spec.name)).unwrap();
-        self.0.here.lock().unwrap().insert(spec.name.clone(), (spec.clone(), State::Prepared));
+        fs::create_dir_all(self.images(&spec.name)).unwrap();
+        self.here.lock().unwrap().insert(spec.name.clone(), (spec.clone(), State::Prepared));
         Ok(())
     }
 
-    fn network_namespace(&self, name: &InstanceName) -> Result<OwnedFd> {
-        Ok(self.0.world.network(name.as_str()))
-    }
-
-    fn start(&self, name: &InstanceName) -> Result<Running> {
-        drop(self.0.start_gate.lock().unwrap());
-        self.0.change(name, State::Prepared, State::Running)
-    }
-
-    fn check(&self, _: &InstanceName, _: bool) -> Result<Report> {
-        let (files, support, controllers) = (Vec::new(), Vec::new(), Vec::new());
-        let needs = Needs {
-            files,
-            memory: 0,
-            layer: 0,
-            container: false,
-            image: None,
-            rootfs: None,
-            support,
-            controllers,
-            host: self.host()?,
-        };
-        Ok(Report { blockers: Vec::new(), needs })
-    }
-
-    fn verify(&self, _: &Needs) -> Result<Vec<Blocker>> {
-        Ok(Vec::new())
-    }
-
-    fn arm(&self, name: &InstanceName) -> Result<()> {
-        self.0.armed.lock().unwrap().insert(name.clone());
-        Ok(())
-    }
-
-    fn await_memory(&self, _: &InstanceName) -> Result<()> {
-        Err(Error::unusable("nothing is left behind here", "move it as others are"))
-    }
-
-    fn pager(&self, _: &InstanceName) -> Result<Option<OwnedFd>> {
-        Ok(None)
-    }
-
-    fn be_whole(&self, _: &InstanceName) -> Result<()> {
-        Ok(())
-    }
-
-    fn left_behind(&self, name: &InstanceName) -> Result<LeftBehind> {
-        Err(Error::Unknown(name.clone()))
-    }
-
-    fn disarm(&self, name: &InstanceName) -> Result<()> {
-        self.0.armed.lock().unwrap().remove(name);
-        Ok(())
-    }
-
-    fn await_turn(&self, _: &InstanceName, _: &Watch<'_>) -> Result<()> {
-        Ok(())
-    }
-
-    fn show_memory(&self, _: &InstanceName, memory: &dyn MemorySink, _: &Watch<'_>) -> Result<()> {
-        let show = || {
-            memory.begin()?;
-            memory.take(Owner::Process(1), 0x1000, &[5; 3 * PAGE])?;
-            memory.end()
-        };
-        show().map_err(Error::NotTaken)
-    }
-
-    fn suspend(
-        &self,
-        name: &InstanceName,
-        memory: Option<&dyn MemorySink>,
-        watch: &Watch<'_>,
-    ) -> Result<Dump> {
-        if self.0.fail_dump.swap(false, Ordering::SeqCst) {
-            return Err(refused_by_criu("dump", name));
-        }
-        self.0.change(name, State::Running, State::Stopped)?;
-        self.0.armed.lock().unwrap().remove(name);
-        memory.map_or(Ok(()), |memory| self.show_memory(name, memory, watch))?;
-        let directory = self.0.images(name);
-        fs::write(directory.join("pages.img"), CONTENT).unwrap();
-        fs::write(directory.join("empty.img"), []).unwrap();
-        let image = |name: &str, size| ImageFile { name: name.into(), size };
-        let images = vec![image("empty.img", 0), image("pages.img", CONTENT.len() as u64)];
-        Ok(Dump { images, phases: Phases::default() })
-    }
-
-    fn image_directory(&self, name: &InstanceName) -> Result<PathBuf> {
-        Ok(self.0.images(name))
-    }
-
-    fn restore(&self, name: &InstanceName, _: &Watch<'_>) -> Result<Phases> {
-        if self.0.fail_restore.swap(false, Ordering::SeqCst) {
-            return Err(refused_by_criu("restore", name));
-        }
-        if self.0.here.lock().unwrap().get(name).is_some_and(|(_, state)| *state == State::Held) {
-            return Ok(Phases::default());
-        }
-        self.0.take_time();
-        drop(self.0.restore_gate.lock().unwrap());
-        assert_eq!(fs::read(self.0.images(name).join("pages.img")).unwrap(), CONTENT);
-        assert!(self.0.images(name).join("empty.img").exists());
-        self.0.change(name, State::Prepared, State::Held)?;
-        Ok(Phases(vec![Phase { name: "restore".into(), elapsed_us: 1 }]))
-    }
-
-    fn release(&self, name: &InstanceName, _: &Watch<'_>) -> Result<Running> {
-        if self.0.fail_release.swap(false, Ordering::SeqCst) {
-            return Err(Error::unusable("the test says so", "let it"));
-        }
-        drop(self.0.release_gate.lock().unwrap());
-        self.0.change(name, State::Held, State::Running)
-    }
-
-    fn resume(&self, name: &InstanceName) -> Result<Running> {
-        self.0.change(name, State::Stopped, State::Running)
-    }
-
-    fn abort(&self, name: &InstanceName) -> Result<()> {
-        self.destroy(name)
+    fn local(self: Arc<Self>, name: &InstanceName) -> Result<Box<dyn Local>> {
+        Ok(Box::new(Here::new(self, name, false)))
     }
 
     fn destroy(&self, name: &InstanceName) -> Result<()> {
-        self.0.take_time();
-        self.0.armed.lock().unwrap().remove(name);
-        self.0.here.lock().unwrap().remove(name);
-        let _ = fs::remove_dir_all(self.0.images(name));
+        self.destroy_here(name);
         Ok(())
     }
 
-    fn wait(&self, name: &InstanceName, timeout: Duration) -> Result<bool> {
-        let world = &self.0.world;
-        let ended = world.ended.lock().unwrap();
-        let (ended, _) =
-            world.changed.wait_timeout_while(ended, timeout, |ended| !ended.contains(name)).unwrap();
-        Ok(ended.contains(name))
-    }
-
-    fn shortage(&self, _: &InstanceName) -> Shortage {
-        Shortage::default()
-    }
-
     fn recover(&self) -> Result<Vec<Recovered>> {
-        let mut here = self.0.here.lock().unwrap();
+        let mut here = self.here.lock().unwrap();
         let recovered = here.values_mut().map(|(spec, state)| {
             if *state == State::Held {
                 *state = State::Prepared;
@@ -294,5 +170,179 @@ impl Engine for Handle {
             Recovered { spec: spec.clone(), state: *state, pid: None }
         });
         Ok(recovered.collect())
+    }
+
+    fn source(self: Arc<Self>, name: &InstanceName) -> Result<Box<dyn Source>> {
+        Ok(Box::new(Here::new(self, name, true)))
+    }
+
+    fn destination(self: Arc<Self>, name: &InstanceName) -> Result<Box<dyn Destination>> {
+        Ok(Box::new(Here::new(self, name, false)))
+    }
+}
+
+/// An instance on its host, and either side of its moves.
+struct Here {
+    engine: Arc<FakeEngine>,
+    name: InstanceName,
+    /// Whether this is the source side, which takes back what it has got ready.
+    is_source: bool,
+}
+
+impl Here {
+    fn new(engine: Arc<FakeEngine>, name: &InstanceName, is_source: bool) -> Self {
+        Self { engine, name: name.clone(), is_source }
+    }
+}
+
+impl Drop for Here {
+    fn drop(&mut self) {
+        let here = self.engine.here.lock().unwrap();
+        if self.is_source && here.get(&self.name).is_some_and(|(_, state)| *state == State::Running) {
+            self.engine.armed.lock().unwrap().remove(&self.name);
+        }
+    }
+}
+
+impl Local for Here {
+    fn network_namespace(&self) -> Result<OwnedFd> {
+        Ok(self.engine.world.network(self.name.as_str()))
+    }
+
+    fn start(&self) -> Result<Running> {
+        drop(self.engine.start_gate.lock().unwrap());
+        self.engine.change(&self.name, State::Prepared, State::Running)
+    }
+
+    fn wait(&self, timeout: Duration) -> Result<bool> {
+        Ok(self.engine.world.wait(&self.name, timeout))
+    }
+
+    fn shortage(&self) -> Shortage {
+        Shortage::default()
+    }
+}
+
+impl Source for Here {
+    fn check(&self, intent: Intent) -> Result<Report> {
+        if intent.leaves {
+            self.engine.armed.lock().unwrap().insert(self.name.clone());
+        }
+        Ok(Report { blockers: Vec::new(), needs: Needs::default() })
+    }
+
+    fn precopy(&self, to: Outgoing<'_>, _: &Watch<'_>) -> Result<()> {
+        show(to.memory).map_err(Error::NotTaken)
+    }
+
+    fn ready(&self, _: &Watch<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn suspend(&self, memory: Option<&dyn MemorySink>, _: &Watch<'_>) -> Result<Dump> {
+        if self.engine.fail_dump.swap(false, Ordering::SeqCst) {
+            return Err(refused_by_criu("its processes could not be dumped"));
+        }
+        self.engine.change(&self.name, State::Running, State::Stopped)?;
+        self.engine.armed.lock().unwrap().remove(&self.name);
+        memory.map_or(Ok(()), show).map_err(Error::NotTaken)?;
+        let directory = self.engine.images(&self.name);
+        fs::write(directory.join("pages.img"), CONTENT).unwrap();
+        fs::write(directory.join("empty.img"), []).unwrap();
+        let image = |name: &str, size| ImageFile { name: name.into(), size };
+        let images = vec![image("empty.img", 0), image("pages.img", CONTENT.len() as u64)];
+        Ok(Dump { directory, images, phases: Phases::default() })
+    }
+
+    fn resume(&self) -> Result<Running> {
+        self.engine.change(&self.name, State::Stopped, State::Running)
+    }
+
+    fn left_memory(&self) -> Result<Arc<dyn LeftMemory>> {
+        Err(unknown(&self.name))
+    }
+}
+
+/// Three pages, always the same.
+fn show(memory: &dyn MemorySink) -> io::Result<()> {
+    memory.begin()?;
+    memory.take(Region(1), 0x1000, &[5; 3 * PAGE])?;
+    memory.end()
+}
+
+impl Destination for Here {
+    fn verify(&self, _: &Needs, is_postcopy: bool) -> Result<Vec<Blocker>> {
+        let blocker = || Blocker::new("nothing is left behind here", "move it without --post-copy");
+        Ok(is_postcopy.then(blocker).into_iter().collect())
+    }
+
+    fn prepare(&self, coming: Coming<'_>) -> Result<()> {
+        self.engine.create(coming.spec)
+    }
+
+    fn sink(&self) -> Result<Box<dyn ImageSink>> {
+        Ok(Box::new(Files { directory: self.engine.images(&self.name) }))
+    }
+
+    fn postcopy(&self) -> Result<Option<Arc<dyn Postcopy>>> {
+        Ok(None)
+    }
+
+    fn restore(&self, _: &Watch<'_>) -> Result<Phases> {
+        if self.engine.fail_restore.swap(false, Ordering::SeqCst) {
+            return Err(refused_by_criu("it could not be restored"));
+        }
+        if self.engine.here.lock().unwrap().get(&self.name).is_some_and(|(_, state)| *state == State::Held) {
+            return Ok(Phases::default());
+        }
+        self.engine.take_time();
+        drop(self.engine.restore_gate.lock().unwrap());
+        assert_eq!(fs::read(self.engine.images(&self.name).join("pages.img")).unwrap(), CONTENT);
+        assert!(self.engine.images(&self.name).join("empty.img").exists());
+        self.engine.change(&self.name, State::Prepared, State::Held)?;
+        Ok(Phases(vec![Phase { name: "restore".into(), elapsed_us: 1 }]))
+    }
+
+    fn release(&self, _: &Watch<'_>) -> Result<Running> {
+        if self.engine.fail_release.swap(false, Ordering::SeqCst) {
+            return Err(Error::unusable("the test says so", "let it"));
+        }
+        drop(self.engine.release_gate.lock().unwrap());
+        self.engine.change(&self.name, State::Held, State::Running)
+    }
+
+    fn abort(&self) -> Result<()> {
+        self.engine.destroy_here(&self.name);
+        Ok(())
+    }
+}
+
+/// Keeps image files, and looks at no memory.
+struct Files {
+    directory: PathBuf,
+}
+
+impl ImageSink for Files {
+    fn begin(&mut self) {}
+
+    fn write(&mut self, region: Region, _: u64, pages: &[u8]) -> io::Result<()> {
+        assert_eq!((region, pages), (Region(1), &[5; 3 * PAGE][..]));
+        Ok(())
+    }
+
+    fn lay_out(&mut self, _: Region, _: &[(u64, u64)]) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn leave(&mut self, _: Region, _: &[(u64, u64)]) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn file(&mut self, name: &str) -> io::Result<File> {
+        File::create_new(self.directory.join(name))
+    }
+
+    fn finish(self: Box<Self>) -> io::Result<()> {
+        Ok(())
     }
 }

@@ -4,6 +4,8 @@
 mod cooling;
 mod engine;
 mod library;
+mod machines;
+mod vm;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -20,7 +22,7 @@ use api::{
     Request, RunRequest, State,
 };
 use coordinator::CoordinatorOptions;
-use engine::{FakeEngine, Handle, IMAGES, World};
+use engine::{FakeEngine, IMAGES, World};
 use fabric::attach::OutputStream;
 use fabric::directory::{self, Entry};
 use fabric::{Epoch, FabricId};
@@ -28,6 +30,7 @@ use library::{LIMIT, Library, assert_linked, run_command};
 use node::{Nics, NodeOptions};
 use overlay_io::offloads::Offloads;
 use tokio::runtime::Runtime;
+use vm::FakeVmEngine;
 
 const HOSTS: [&str; 3] = ["h1", "h2", "h3"];
 
@@ -38,6 +41,7 @@ struct Cluster {
     coordinator: Option<Runtime>,
     nodes: Vec<Option<Runtime>>,
     engines: Vec<Arc<FakeEngine>>,
+    machines: Vec<Arc<FakeVmEngine>>,
     /// As the next coordinator is told.
     cool_down: Duration,
 }
@@ -53,6 +57,7 @@ impl Cluster {
         let world = Arc::new(World::default());
         let engine = |host| FakeEngine::new(world.clone(), directory.path().join(host).join("images"));
         let engines = HOSTS.map(engine).to_vec();
+        let machines = HOSTS.map(|_| FakeVmEngine::new(world.clone())).to_vec();
         let join = free_address();
         let mut cluster = Self {
             directory,
@@ -61,6 +66,7 @@ impl Cluster {
             coordinator: None,
             nodes: vec![None, None, None],
             engines,
+            machines,
             cool_down: Duration::ZERO,
         };
         cluster.start_coordinator();
@@ -104,7 +110,7 @@ impl Cluster {
             offloads: Offloads::ALL,
             pki: self.directory.path().join("pki"),
             state: self.directory.path().join(HOSTS[host]),
-            engine: Some(Box::new(Handle(self.engines[host].clone()))),
+            engines: vec![self.engines[host].clone(), self.machines[host].clone()],
             start_patience: Duration::ZERO,
             move_bandwidth: None,
             nics: Nics::default(),
@@ -218,6 +224,7 @@ fn run_request(name: &str, host: &str) -> RunRequest {
         followed: false,
         stdin: false,
         container: None,
+        vm: None,
     }
 }
 

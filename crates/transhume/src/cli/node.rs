@@ -98,7 +98,7 @@ impl Arguments {
             offloads: Offloads::ALL.without(&self.without),
             pki: self.pki,
             state: self.state,
-            engine: Some(Box::new(engine)),
+            engines: vec![Arc::new(engine)],
             start_patience: START_PATIENCE,
             move_bandwidth: self.move_bandwidth.map(|mebibytes| u64::from(mebibytes.get()) << 20),
             nics,

@@ -129,6 +129,7 @@ impl Arguments {
             directory: program.directory,
             followed,
             container: program.container,
+            vm: None,
             stdin: self.stdin,
         })
     }

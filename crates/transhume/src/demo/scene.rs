@@ -139,6 +139,7 @@ fn start(socket: &Path, name: &str, host: &str, script: String) -> Result<String
             &library::folder()?,
         ),
         container: None,
+        vm: None,
         directory: "/".into(),
         followed: false,
         stdin: false,

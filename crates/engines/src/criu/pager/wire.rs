@@ -2,6 +2,8 @@
 
 use std::io;
 
+pub use engine_api::Fetched;
+
 use crate::memory::PAGE;
 
 /// The length of a header.
@@ -54,17 +56,6 @@ pub enum Message {
     Whole(Fetched),
 }
 
-/// The progress of a post-copy, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fetched {
-    /// Memory for which a thread waited.
-    pub demanded: u64,
-    /// Memory that arrived before a thread needed it.
-    pub pushed: u64,
-    /// Memory that is still missing.
-    pub left: u64,
-}
-
 impl Message {
     /// The header of the message; pages follow a [`Message::Pages`].
     #[must_use]
@@ -77,8 +68,8 @@ impl Message {
             Self::Dismiss => (5, [0; 3]),
             Self::Want { pid, address, pages, ahead: false } => (6, [u64::from(pid), address, pages]),
             Self::Want { pid, address, pages, ahead: true } => (9, [u64::from(pid), address, pages]),
-            Self::Progress(fetched) => (7, fetched.numbers()),
-            Self::Whole(fetched) => (8, fetched.numbers()),
+            Self::Progress(fetched) => (7, numbers(fetched)),
+            Self::Whole(fetched) => (8, numbers(fetched)),
         };
         let mut header = [0; HEADER];
         let words = [kind, numbers[0], numbers[1], numbers[2]];
@@ -132,10 +123,8 @@ fn not_understood() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "a message between node and pager is invalid")
 }
 
-impl Fetched {
-    fn numbers(self) -> [u64; 3] {
-        [self.demanded, self.pushed, self.left]
-    }
+fn numbers(fetched: Fetched) -> [u64; 3] {
+    [fetched.demanded, fetched.pushed, fetched.left]
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::instance::{InstanceSpec, Network};
 use crate::process::network::link::{CARRIER, index_of};
 use crate::process::network::netlink;
-use crate::wiring::{DEVICE, Wiring};
+use engine_api::wiring::{DEVICE, Wiring};
 
 /// The host's bridge of this name.
 #[derive(Debug)]

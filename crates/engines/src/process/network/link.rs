@@ -18,7 +18,7 @@ use fabric::netns;
 use crate::instance::{InstanceSpec, Network};
 use crate::lock::lock;
 use crate::process::network::netlink;
-use crate::wiring::{DEVICE, Wiring};
+use engine_api::wiring::{DEVICE, Wiring};
 
 /// Of `lo`, in each namespace.
 const LOOPBACK_INDEX: u32 = 1;

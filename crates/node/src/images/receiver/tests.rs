@@ -1,14 +1,59 @@
-use instance::Region;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 
 use super::*;
 
-const PROCESS: Region = Region(7);
+const REGION: Region = Region(7);
 
 /// What a source says: a message, and the frames behind it.
 type Said = (ImageMessage, Vec<Vec<u8>>);
 
-/// What is in the directory after this, and the source's end.
-async fn received(said: Vec<Said>) -> io::Result<Vec<(String, Vec<u8>)>> {
+/// Notes the calls for memory, and keeps files in a folder.
+struct Noting {
+    folder: PathBuf,
+    calls: Arc<Mutex<Vec<String>>>,
+}
+
+impl Noting {
+    fn note(&self, call: String) {
+        self.calls.lock().unwrap().push(call);
+    }
+}
+
+impl ImageSink for Noting {
+    fn begin(&mut self) {
+        self.note("begin".into());
+    }
+
+    fn write(&mut self, region: Region, address: u64, pages: &[u8]) -> io::Result<()> {
+        let first: Vec<u8> = pages.chunks(PAGE).map(|page| page[0]).collect();
+        self.note(format!("write {} {address:#x} {first:?}", region.0));
+        Ok(())
+    }
+
+    fn lay_out(&mut self, region: Region, runs: &[(u64, u64)]) -> io::Result<()> {
+        self.note(format!("lay out {} {runs:x?}", region.0));
+        Ok(())
+    }
+
+    fn leave(&mut self, region: Region, runs: &[(u64, u64)]) -> io::Result<()> {
+        self.note(format!("leave {} {runs:x?}", region.0));
+        Ok(())
+    }
+
+    fn file(&mut self, name: &str) -> io::Result<fs::File> {
+        fs::File::create_new(self.folder.join(name))
+    }
+
+    fn finish(self: Box<Self>) -> io::Result<()> {
+        self.note("finish".into());
+        Ok(())
+    }
+}
+
+/// The calls for memory and the files after a source has said this, and has ended.
+async fn received(said: Vec<Said>) -> io::Result<(Vec<String>, Vec<(String, Vec<u8>)>)> {
     let directory = tempfile::tempdir().unwrap();
     let (mut near, mut far) = tokio::io::duplex(8 << 20);
     for (message, frames) in said {
@@ -19,14 +64,16 @@ async fn received(said: Vec<Said>) -> io::Result<Vec<(String, Vec<u8>)>> {
     }
     let (_answers, mut writer) = tokio::io::split(near);
     writer.shutdown().await.unwrap();
-    receive(&mut far, directory.path()).await?;
-    let entries = std::fs::read_dir(directory.path()).unwrap().map(Result::unwrap);
-    let files = entries.filter(|entry| entry.path().is_file());
-    let mut found: Vec<(String, Vec<u8>)> = files
-        .map(|entry| (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap()))
+    let calls = Arc::default();
+    let sink = Noting { folder: directory.path().to_owned(), calls: Arc::clone(&calls) };
+    receive(&mut far, Box::new(sink)).await?;
+    let entries = fs::read_dir(directory.path()).unwrap().map(Result::unwrap);
+    let mut found: Vec<(String, Vec<u8>)> = entries
+        .map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap()))
         .collect();
     found.sort();
-    Ok(found)
+    let calls = calls.lock().unwrap().clone();
+    Ok((calls, found))
 }
 
 fn rest(images: &[(&str, u64)], frames: &[&[u8]]) -> Said {
@@ -38,11 +85,15 @@ fn rest(images: &[(&str, u64)], frames: &[&[u8]]) -> Said {
 
 fn pages(runs: &[(u64, u32)], bytes: &[u8]) -> Said {
     let pages = bytes.iter().flat_map(|byte| [*byte; PAGE]).collect();
-    (ImageMessage::Pages { region: PROCESS, runs: runs.to_vec() }, vec![pages])
+    (ImageMessage::Pages { region: REGION, runs: runs.to_vec() }, vec![pages])
 }
 
 fn layout(runs: &[(u64, u64)]) -> Said {
-    (ImageMessage::Layout { region: PROCESS, runs: runs.to_vec() }, Vec::new())
+    (ImageMessage::Layout { region: REGION, runs: runs.to_vec() }, Vec::new())
+}
+
+fn left(runs: &[(u64, u64)]) -> Said {
+    (ImageMessage::Left { region: REGION, runs: runs.to_vec() }, Vec::new())
 }
 
 fn begin() -> Said {
@@ -50,30 +101,38 @@ fn begin() -> Said {
 }
 
 #[tokio::test]
-async fn files_come_as_they_were() {
-    let found = received(vec![rest(&[("a", 3), ("b", 0)], &[b"abc"])]).await.unwrap();
+async fn files_arrive_unchanged() {
+    let (_, found) = received(vec![rest(&[("a", 3), ("b", 0)], &[b"abc"])]).await.unwrap();
     assert_eq!(found, [("a".to_owned(), b"abc".to_vec()), ("b".to_owned(), Vec::new())]);
 }
 
 #[tokio::test]
-async fn memory_is_what_the_last_account_says() {
+async fn memory_reaches_the_sink_in_the_order_in_which_it_was_sent() {
     let said = vec![
         begin(),
         pages(&[(0x1000, 1), (0x5000, 2)], &[1, 2, 3]),
         begin(),
         pages(&[(0x5000, 1)], &[4]),
-        pages(&[(0x9000, 1)], &[5]),
         layout(&[(0x5000, 1), (0x9000, 1)]),
+        left(&[(0x9000, 1)]),
         rest(&[], &[]),
     ];
-    let found = received(said).await.unwrap();
-    let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
-    assert_eq!(names, ["pagemap-7.img", "pages-1.img"]);
-    assert_eq!(found[1].1, [5; PAGE], "what is new");
+    let (calls, _) = received(said).await.unwrap();
+    let expected = [
+        "begin",
+        "write 7 0x1000 [1]",
+        "write 7 0x5000 [2, 3]",
+        "begin",
+        "write 7 0x5000 [4]",
+        "lay out 7 [(5000, 1), (9000, 1)]",
+        "leave 7 [(9000, 1)]",
+        "finish",
+    ];
+    assert_eq!(calls, expected);
 }
 
 #[tokio::test]
-async fn a_source_that_does_not_send_what_it_said_is_refused() {
+async fn a_source_whose_frames_contradict_its_messages_is_refused() {
     let page = (0x1000, 1);
     let wrong = vec![
         vec![rest(&[("../a", 3)], &[b"abc"])],
@@ -85,14 +144,8 @@ async fn a_source_that_does_not_send_what_it_said_is_refused() {
         vec![rest(&[("a", u64::MAX)], &[b"abc"])],
         vec![begin(), pages(&[page], &[1, 2]), rest(&[], &[])],
         vec![begin(), pages(&[page, (0x2000, u32::MAX)], &[1]), rest(&[], &[])],
-        vec![begin(), pages(&[(0x1001, 1)], &[1]), rest(&[], &[])],
         vec![begin(), pages(&[(0, 257)], &[1; 257]), rest(&[], &[])],
-        vec![begin(), (ImageMessage::Pages { region: PROCESS, runs: vec![page] }, Vec::new())],
-        vec![begin(), pages(&[page], &[1]), layout(&[(0x1000, 1), (0x3000, 1)]), rest(&[], &[])],
-        vec![begin(), layout(&[(0x3000, 1), (0x1000, 1)]), rest(&[], &[])],
-        vec![begin(), layout(&[(0, u64::MAX)]), rest(&[], &[])],
-        // It would take the place of what is written here.
-        vec![begin(), pages(&[page], &[1]), layout(&[(0x1000, 1)]), rest(&[("pages-1.img", 1)], &[b"x"])],
+        vec![begin(), (ImageMessage::Pages { region: REGION, runs: vec![page] }, Vec::new())],
     ];
     for (number, said) in wrong.into_iter().enumerate() {
         assert!(received(said).await.is_err(), "case {number}");

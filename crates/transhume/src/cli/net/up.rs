@@ -394,7 +394,7 @@ fn node_options(
         join,
         pki: folder.pki(),
         state: folder.of_daemon("node"),
-        engine: None,
+        engines: Vec::new(),
         start_patience: Duration::ZERO,
         move_bandwidth: None,
         nics: Nics::default(),

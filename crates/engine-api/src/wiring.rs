@@ -7,7 +7,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use crate::instance::{InstanceSpec, Network};
+use instance::{InstanceSpec, Network};
 
 /// The device's name in the instance's namespace.
 pub const DEVICE: &str = "eth0";

@@ -1,0 +1,138 @@
+//! The side of a move that an instance leaves.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use engine_api::{
+    Dump, Error, Intent, LeftMemory, MemorySink, Needs, Outgoing, Report, Result, Running, Source, Watch,
+};
+use instance::{InstanceName, Region};
+
+use crate::memory::{self, Owner};
+use crate::{LeftBehind, ProcessEngine};
+
+/// CRIU is started while the instance runs, and waits for its turn to dump; both are given back when this is dropped.
+pub struct Departure {
+    engine: Arc<ProcessEngine>,
+    name: InstanceName,
+    /// Whether CRIU was started, or its turn was taken, by this.
+    is_armed: AtomicBool,
+    arming: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Departure {
+    pub fn new(engine: Arc<ProcessEngine>, name: InstanceName) -> Self {
+        Self { engine, name, is_armed: AtomicBool::new(false), arming: Mutex::default() }
+    }
+
+    /// Starts CRIU while the caller goes on. What fails is tried again when it is needed.
+    fn arm_soon(&self) {
+        self.is_armed.store(true, Ordering::Relaxed);
+        let (engine, name) = (self.engine.clone(), self.name.clone());
+        let arming = thread::Builder::new().spawn(move || {
+            let _again_later = engine.arm(&name);
+        });
+        *self.arming.lock().unwrap_or_else(PoisonError::into_inner) = arming.ok();
+    }
+}
+
+impl Source for Departure {
+    fn check(&self, intent: Intent) -> Result<Report> {
+        let crate::Report { blockers, needs } = self.engine.check(&self.name, intent.is_saved)?;
+        if intent.leaves && blockers.is_empty() {
+            self.arm_soon();
+        }
+        let details = postcard::to_stdvec(&needs).map_err(|error| Error::Other(error.to_string()))?;
+        Ok(Report { blockers, needs: Needs { memory: needs.memory, details } })
+    }
+
+    fn precopy(&self, to: Outgoing<'_>, watch: &Watch<'_>) -> Result<()> {
+        Ok(self.engine.show_memory(&self.name, &Regions(to.memory), watch)?)
+    }
+
+    fn ready(&self, watch: &Watch<'_>) -> Result<()> {
+        self.is_armed.store(true, Ordering::Relaxed);
+        self.engine.arm(&self.name)?;
+        Ok(self.engine.await_turn(&self.name, watch)?)
+    }
+
+    fn suspend(&self, memory: Option<&dyn MemorySink>, watch: &Watch<'_>) -> Result<Dump> {
+        let regions = memory.map(Regions);
+        let sink = regions.as_ref().map(|regions| regions as &dyn memory::MemorySink);
+        let crate::Dump { images, phases } = self.engine.suspend(&self.name, sink, watch)?;
+        Ok(Dump { directory: self.engine.image_directory(&self.name)?, images, phases })
+    }
+
+    fn resume(&self) -> Result<Running> {
+        Ok(self.engine.resume(&self.name)?)
+    }
+
+    fn left_memory(&self) -> Result<Arc<dyn LeftMemory>> {
+        Ok(Arc::new(self.engine.left_behind(&self.name)?))
+    }
+}
+
+impl Drop for Departure {
+    fn drop(&mut self) {
+        let arming = self.arming.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(arming) = arming {
+            let _ended = arming.join();
+        }
+        if *self.is_armed.get_mut() {
+            // It is written again with the next change of the instance.
+            let _not_noted = self.engine.disarm(&self.name);
+        }
+    }
+}
+
+/// Tells a node's sink memory by regions that is told by owners here.
+struct Regions<'a>(&'a dyn MemorySink);
+
+impl memory::MemorySink for Regions<'_> {
+    fn begin(&self) -> io::Result<()> {
+        self.0.begin()
+    }
+
+    fn open(&self, owner: Owner) -> io::Result<()> {
+        self.0.open(owner.region()?)
+    }
+
+    fn takes_archives(&self) -> bool {
+        true
+    }
+
+    fn expect(&self, bytes: u64) {
+        self.0.expect(bytes);
+    }
+
+    fn take(&self, owner: Owner, address: u64, pages: &[u8]) -> io::Result<()> {
+        self.0.take(owner.region()?, address, pages)
+    }
+
+    fn leaves_pages(&self) -> bool {
+        self.0.leaves_pages()
+    }
+
+    fn take_later(&self, owner: Owner, address: u64, pages: &[u8]) -> io::Result<()> {
+        self.0.take_later(owner.region()?, address, pages)
+    }
+
+    fn end(&self) -> io::Result<()> {
+        self.0.end()
+    }
+}
+
+impl LeftMemory for LeftBehind {
+    fn read(&self, region: Region, address: u64, into: &mut [u8]) -> io::Result<()> {
+        match Owner::of(region)? {
+            Owner::Process(pid) => Self::read(self, pid, address, into),
+            Owner::Shared(_) | Owner::Archive(_) => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    fn is_lost(&self) -> bool {
+        Self::is_lost(self)
+    }
+}

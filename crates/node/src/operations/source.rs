@@ -1,0 +1,224 @@
+//! The operations of the host that an instance leaves.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use engine_api::{Dump, Error, Intent, Report, State};
+use fabric::{Epoch, InstanceId, Vid};
+use moves::node::Outcome;
+use moves::protocol::Suspension;
+use moves::{HostName, MoveId, Side};
+use rpc::frame;
+use rpc::wire::{self, Measurement};
+use tokio::task::spawn_blocking;
+
+use super::{Reason, Result, micros, refused, watch};
+use crate::cancel::Cancel;
+use crate::images::saved;
+use crate::instances::Live;
+use crate::node::Node;
+
+/// How long the instance's processes may take to let go.
+const SUSPEND_LIMIT: Duration = Duration::from_secs(5);
+
+impl Node {
+    pub async fn check_source(
+        self: &Arc<Self>,
+        vid: Vid,
+        destination: &Side,
+        dry_run: bool,
+        cancel: &Arc<Cancel>,
+    ) -> Result<Outcome> {
+        let live = self.known(vid)?;
+        if let Some(refusal) = self.no_room() {
+            return Ok(refusal);
+        }
+        let intent = Intent { leaves: !dry_run, is_saved: destination.host().is_none() };
+        let report = if dry_run {
+            self.look(&live, intent).await
+        } else {
+            self.close_sides(vid).await;
+            // While the destination prepares itself, the engine gets ready.
+            self.source(vid, &live, move |source| source.check(intent)).await
+        };
+        let Report { blockers, needs } = report.map_err(|error| self.in_words(&error))?;
+        if !blockers.is_empty() {
+            return Ok(refused(&blockers));
+        }
+        if !dry_run {
+            self.await_whole(live.id(vid), cancel).await?;
+        }
+        Ok(Outcome::Checked { facts: frame::encode(&needs)? })
+    }
+
+    /// What a check finds that nothing follows.
+    pub async fn look(&self, live: &Live, intent: Intent) -> engine_api::Result<Report> {
+        let name = live.name.clone();
+        self.engine(live.kind, move |engine| engine.source(&name)?.check(intent)).await
+    }
+
+    pub async fn suspend(
+        self: &Arc<Self>,
+        vid: Vid,
+        leaving: Option<(MoveId, Side)>,
+        cancel: &Arc<Cancel>,
+    ) -> Result<Outcome> {
+        let live = self.known(vid)?;
+        let asked = Instant::now();
+        // Only if this node has started again since the check.
+        self.await_whole(live.id(vid), cancel).await?;
+        self.await_ready(vid, &live, cancel).await.map_err(|error| self.in_words(&error))?;
+        if let Some((id, _)) = leaving {
+            self.measured(id, Measurement::Turn { waited_us: micros(asked.elapsed()) });
+        }
+        // Who has let go by then comes back when the broker listens again.
+        let suspending = self.broker.suspend(live.id(vid), SUSPEND_LIMIT);
+        let report = cancel.unless(suspending).await.ok_or("cancelled")??;
+        if let Some((_, Side::Host(destination))) = &leaving {
+            let active = report.processes.iter().flat_map(|process| &process.active_peers);
+            let peers = active.map(|peer| peer.vid).filter(|peer| *peer != vid).collect();
+            tokio::spawn(self.clone().announce_peers(destination.clone(), vid, peers));
+        }
+        let sum = |of: fn(&broker::SuspendedProcess) -> u32| report.processes.iter().map(of).sum();
+        let suspension = Suspension {
+            elapsed: report.elapsed,
+            queue_pairs: sum(|process| process.queue_pairs),
+            memory_regions: sum(|process| process.memory_regions),
+        };
+        if let Some((id, _)) = leaving {
+            let slowest = report.processes.iter().map(|process| process.elapsed_us).max();
+            let measurement = Measurement::Suspended {
+                slowest_us: slowest.unwrap_or_default(),
+                round_us: micros(report.elapsed),
+                processes: u32::try_from(report.processes.len()).unwrap_or(u32::MAX),
+                queue_pairs: suspension.queue_pairs,
+                memory_regions: suspension.memory_regions,
+            };
+            self.measured(id, measurement);
+        }
+        Ok(Outcome::Suspended(suspension))
+    }
+
+    /// Waits for processes that have not come back since this node was started, or since the last move, while the instance still
+    /// works and holds nobody up.
+    async fn await_whole(&self, id: InstanceId, cancel: &Cancel) -> Result<()> {
+        let whole = self.broker.whole(id, SUSPEND_LIMIT);
+        Ok(cancel.unless(whole).await.ok_or("cancelled")??)
+    }
+
+    /// Waits until the engine can stop the instance at once, while that still works.
+    async fn await_ready(&self, vid: Vid, live: &Live, cancel: &Arc<Cancel>) -> engine_api::Result<()> {
+        let cancelled = cancel.clone();
+        self.source(vid, live, move |source| source.ready(&watch(&|| cancelled.is_cancelled()))).await
+    }
+
+    pub async fn send(
+        self: &Arc<Self>,
+        vid: Vid,
+        id: MoveId,
+        destination: HostName,
+        cancel: &Arc<Cancel>,
+    ) -> Result<Outcome> {
+        let live = self.known(vid)?;
+        let began = Instant::now();
+        let courier = self.take_courier(vid, id).ok_or("its memory has not been sent")?;
+        let cancelled = cancel.clone();
+        courier.hurry().await;
+        self.sides.hurry(vid);
+        let sink = courier.sink(cancel);
+        let dumping = self.source(vid, &live, move |source| {
+            source.suspend(Some(&sink), &watch(&|| cancelled.is_cancelled()))
+        });
+        let Dump { directory, images, .. } = match dumping.await {
+            Ok(dumped) => dumped,
+            Err(Error::NotTaken(_)) if !cancel.is_cancelled() => {
+                return Err(Reason(self.why_not_taken(&destination, &courier).await));
+            }
+            Err(error) => {
+                // The destination does not know why, and would be the first to say that nothing more comes.
+                self.keep_courier(vid, id, courier);
+                return Err(self.in_words(&error));
+            }
+        };
+        self.set_state(vid, State::Stopped);
+        self.measured(id, Measurement::Dumped { dump_us: micros(began.elapsed()) });
+        let dumped = Instant::now();
+        let carried = self.broker.carried(live.id(vid)).unwrap_or_default();
+        let courier = Arc::into_inner(courier).ok_or("its memory is still being sent")?;
+        let sending = self.send_rest(vid, &destination, courier, &directory, (carried, images));
+        let bytes = cancel.unless(sending).await.ok_or("cancelled")??;
+        self.measured(id, Measurement::Sent { transfer_us: micros(dumped.elapsed()), bytes });
+        Ok(Outcome::Sent { bytes })
+    }
+
+    /// Dumps an instance into a directory of this host, where it stays.
+    pub async fn save(
+        self: &Arc<Self>,
+        vid: Vid,
+        id: MoveId,
+        saved: String,
+        cancel: &Arc<Cancel>,
+    ) -> Result<Outcome> {
+        let live = self.known(vid)?;
+        let began = Instant::now();
+        let cancelled = cancel.clone();
+        let dumping =
+            self.source(vid, &live, move |source| source.suspend(None, &watch(&|| cancelled.is_cancelled())));
+        let Dump { directory, images, .. } = dumping.await.map_err(|error| self.in_words(&error))?;
+        self.set_state(vid, State::Stopped);
+        self.measured(id, Measurement::Dumped { dump_us: micros(began.elapsed()) });
+        let dumped = Instant::now();
+        let carried = self.broker.carried(live.id(vid)).unwrap_or_default();
+        let bytes = images.iter().map(|image| image.size).sum();
+        let dumped_images = saved::Dumped { vid, carried, directory, images };
+        let (to, goes_on) = (PathBuf::from(&saved), self.telling(vid, cancel));
+        let saving = spawn_blocking(move || saved::save(dumped_images, &to, &goes_on));
+        // A file system that hangs does not hold the instance up: what is written is removed when that goes on.
+        let saving = cancel.unless(saving).await.ok_or("cancelled")??;
+        saving.map_err(|error| self.not_saved(&saved, &error))?;
+        self.measured(id, Measurement::Sent { transfer_us: micros(dumped.elapsed()), bytes });
+        Ok(Outcome::Sent { bytes })
+    }
+
+    fn not_saved(&self, directory: &str, error: &io::Error) -> Reason {
+        let what = format!("host {} cannot save the checkpoint in {directory} ({error})", self.host);
+        Reason(wire::reason(&what, "fix this, or choose another directory"))
+    }
+
+    /// Makes the instance run on here, after a rollback or the node's restart.
+    pub async fn carry_on(self: &Arc<Self>, vid: Vid, epoch: Epoch) -> Result<Outcome> {
+        let Some(live) = self.live(vid) else { return Ok(self.nothing_left()) };
+        self.drop_courier(vid);
+        self.lives_here(vid, epoch);
+        let pid = match live.state {
+            State::Running => live.first,
+            State::Stopped => self.resume_stopped(vid, &live).await?,
+            State::Ended | State::Prepared | State::Held => {
+                return Ok(Outcome::Gone { exit: self.exit_of(vid, &live) });
+            }
+        };
+        self.add_to_broker(vid, &live).await?;
+        self.runs(vid, pid);
+        self.broker.resume(live.id(vid), epoch).await?;
+        Ok(Outcome::Done)
+    }
+
+    async fn resume_stopped(&self, vid: Vid, live: &Live) -> Result<Option<i32>> {
+        let running = self.source(vid, live, |source| source.resume()).await?;
+        self.close_sides(vid).await;
+        Ok(running.pid)
+    }
+
+    pub async fn destroy(&self, vid: Vid) -> Result<Outcome> {
+        self.drop_courier(vid);
+        if let Some(live) = self.live(vid) {
+            self.broker.remove(live.id(vid));
+            self.tell_of_shortage(vid);
+            self.destroy_instance(&live).await?;
+        }
+        self.forget(vid);
+        Ok(Outcome::Done)
+    }
+}

@@ -1,0 +1,93 @@
+//! The sides of moves that are open on this host, and their channels.
+//!
+//! A side is opened when it is first needed, also after a restart of the node, and kept until the move is over here: the engine may have
+//! something ready for it, or data on its way.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use engine_api::{Destination, Result, Source};
+use fabric::Vid;
+use tokio::task::spawn_blocking;
+
+use crate::channels::ChannelSet;
+use crate::node::Node;
+
+/// See the module.
+#[derive(Default)]
+pub struct Sides(Mutex<Open>);
+
+#[derive(Default)]
+struct Open {
+    sources: HashMap<Vid, Arc<dyn Source>>,
+    destinations: HashMap<Vid, Arc<dyn Destination>>,
+    /// The channels of whichever side is open.
+    channels: HashMap<Vid, Arc<ChannelSet>>,
+}
+
+impl Sides {
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The open source side of `vid`, or what `open` opens.
+    pub fn source(
+        &self,
+        vid: Vid,
+        open: impl FnOnce() -> Result<Box<dyn Source>>,
+    ) -> Result<Arc<dyn Source>> {
+        if let Some(source) = self.lock().sources.get(&vid) {
+            return Ok(source.clone());
+        }
+        let opened: Arc<dyn Source> = Arc::from(open()?);
+        Ok(self.lock().sources.entry(vid).or_insert(opened).clone())
+    }
+
+    /// The open destination side of `vid`, or what `open` opens.
+    pub fn destination(
+        &self,
+        vid: Vid,
+        open: impl FnOnce() -> Result<Box<dyn Destination>>,
+    ) -> Result<Arc<dyn Destination>> {
+        if let Some(destination) = self.lock().destinations.get(&vid) {
+            return Ok(destination.clone());
+        }
+        let opened: Arc<dyn Destination> = Arc::from(open()?);
+        Ok(self.lock().destinations.entry(vid).or_insert(opened).clone())
+    }
+
+    /// Keeps the channels of the open side. Those of an earlier move end.
+    pub fn keep_channels(&self, vid: Vid, channels: Arc<ChannelSet>) {
+        let earlier = self.lock().channels.insert(vid, channels);
+        earlier.iter().for_each(|channels| channels.close());
+    }
+
+    /// The instance stands still: what goes over its channels is limited no more.
+    pub fn hurry(&self, vid: Vid) {
+        self.lock().channels.get(&vid).iter().for_each(|channels| channels.hurry());
+    }
+
+    /// Ends the channels of the open side.
+    pub fn close_channels(&self, vid: Vid) {
+        let channels = self.lock().channels.remove(&vid);
+        channels.iter().for_each(|channels| channels.close());
+    }
+
+    /// Takes both sides of `vid` away, and ends their channels.
+    fn close(&self, vid: Vid) -> (Option<Arc<dyn Source>>, Option<Arc<dyn Destination>>) {
+        self.close_channels(vid);
+        let mut open = self.lock();
+        (open.sources.remove(&vid), open.destinations.remove(&vid))
+    }
+}
+
+impl Node {
+    /// The move of the instance is over here: closes its side at once, and waits until the engine has taken back what it had ready.
+    pub fn close_sides(&self, vid: Vid) -> impl Future<Output = ()> + Send + use<> {
+        let sides = self.sides.close(vid);
+        async move {
+            // It may have to end a program.
+            let _dropped = spawn_blocking(move || drop(sides)).await;
+        }
+    }
+}
