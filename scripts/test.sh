@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# Runs all tests for `make test`. Each step's output is printed; a summary at the end lists results
-# and durations. A failure of formatting, lints or tests does not stop the other steps, but a
-# failed build does.
+# Builds, checks formatting and lints, and runs the tests. Each step's output comes as it is; at the end
+# stands what passed, what failed, and how long it took. The first failure of formatting, lints or tests
+# does not stop the others, a failed build does.
+#
+#   scripts/test.sh          all tests, as `make test` does: they need root and CRIU
+#   scripts/test.sh check    those that need neither, with fewer seeds, as `make check` does
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -31,23 +34,42 @@ finish() {
     exit 1
 }
 
-# Namespaces and CRIU need root. Other users build as themselves, and run the tests with sudo.
-if [ "$(id -u)" != 0 ]; then
+case ${1:-} in
+'') ;;
+check)
+    export TRANSHUME_SEEDS_PERCENT=${TRANSHUME_SEEDS_PERCENT:-20}
+    ;;
+*)
+    sed -n 's/^#   //p' "$0" >&2
+    exit 2
+    ;;
+esac
+readonly profile=${1:-default}
+
+# Namespaces and CRIU need root. An ordinary user builds as himself and runs all tests as root.
+if [ "$profile" = default ] && [ "$(id -u)" != 0 ]; then
     command -v sudo >/dev/null || {
-        echo 'the tests create network namespaces: run this as root' >&2
+        echo 'the tests make network namespaces: run this as root, or `make check`' >&2
         exit 1
     }
     export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER='sudo -E'
 fi
 export PATH=$PATH:$HOME/.cargo/bin CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-auto}
+nextest=$(scripts/nextest.sh) || exit 1
 
 # Most tests mostly wait, so lints hardly disturb them. Two cargos in one target directory would wait for each other.
 lint() {
     exec nice -n 19 cargo clippy --locked --quiet --workspace --all-targets --target-dir target/lints -- -D warnings
 }
 
-# All packages are tested at once after the build: each package has the same features in all steps, and is built once.
-# There are no documentation tests, for which cargo would build each library again.
+# Built before with the same packages, so that nothing is built here, and by no test either.
+run_tests() {
+    TRANSHUME_BUILT=1 "$nextest" nextest run --locked --workspace --lib --bins --tests --profile "$profile" \
+        --test-threads $((2 * $(nproc))) </dev/null
+}
+
+# Tests of all packages at once, built before: each package has the same features in all steps, and is built once.
+# There are no tests in documentation, which nextest would not run.
 step build cargo build --locked --quiet --workspace --all-targets
 [ "$failed" = 0 ] || finish
 step format cargo fmt --all --check
@@ -55,7 +77,7 @@ lints=$(mktemp)
 lint >"$lints" 2>&1 &
 linting=$!
 trap 'kill $linting 2>/dev/null; rm -f "$lints"' EXIT
-step tests cargo test --locked --quiet --no-fail-fast --workspace --lib --bins --tests
+step tests run_tests
 step clippy wait $linting
 cat "$lints"
 finish

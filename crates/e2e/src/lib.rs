@@ -37,17 +37,32 @@ pub mod testlab;
 pub mod travel;
 pub mod ucx;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use test_support::machine::{self, Hold};
 
-/// Waits until the other tests of this process have ended: programs that busy-poll take a processor each, and
-/// would disturb each other.
+/// Waits while a test has the machine to itself, and then runs beside others. Most tests do.
 ///
 /// # Panics
 /// If the tests do not run as root.
-pub fn alone() -> MutexGuard<'static, ()> {
-    static RUNNING: Mutex<()> = Mutex::new(());
-    // SAFETY: the call has no preconditions.
-    let root = unsafe { libc::geteuid() } == 0;
-    assert!(root, "these tests make network namespaces: run them as root, as `make test` does");
-    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+#[must_use]
+pub fn shared() -> Hold {
+    assert_root();
+    machine::shared()
+}
+
+/// Waits for all other tests to end, and keeps others from beginning: for tests that measure times, and those that use
+/// what the machine has once, as the turn to dump.
+///
+/// # Panics
+/// If the tests do not run as root.
+#[must_use]
+pub fn alone() -> Hold {
+    assert_root();
+    machine::alone()
+}
+
+fn assert_root() {
+    assert!(
+        test_support::is_root(),
+        "these tests make network namespaces: run them as root, as `make test` does"
+    );
 }

@@ -62,7 +62,7 @@ impl Traveller {
     /// # Errors
     /// If a move fails, or the program does not end well.
     pub fn travel(&self) -> Result<()> {
-        let _alone = crate::alone();
+        let _shared = crate::shared();
         let lab = TestLab::up(3)?;
         with_enough(self.work, |attempt, work| self.attempt(&lab, attempt, work))
             .with_context(|| format!("{:?}", self.client))

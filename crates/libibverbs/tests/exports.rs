@@ -1,7 +1,5 @@
 //! The built library's symbols: those of the list, and all that Debian's releases have, under their version nodes.
 
-mod library;
-
 use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::process::Command;
@@ -10,7 +8,10 @@ use verbs_abi::symbols::{RELEASES, exports};
 
 #[test]
 fn every_symbol_is_found_under_its_version() {
-    let path = CString::new(library::path().into_os_string().into_encoded_bytes()).unwrap();
+    let path = CString::new(
+        test_support::libraries::folder().join("libibverbs.so.1").into_os_string().into_encoded_bytes(),
+    )
+    .unwrap();
     // SAFETY: opening the library runs no code of its own.
     let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     assert!(!handle.is_null(), "{path:?}");
@@ -28,7 +29,10 @@ fn every_symbol_is_found_under_its_version() {
 
 /// The definitions of the built library: version node and name, with a `-` before it if it is hidden.
 fn defined() -> BTreeSet<String> {
-    let output = Command::new("readelf").args(["--dyn-syms", "--wide"]).arg(library::path()).output();
+    let output = Command::new("readelf")
+        .args(["--dyn-syms", "--wide"])
+        .arg(test_support::libraries::folder().join("libibverbs.so.1"))
+        .output();
     let output = output.expect("readelf, which comes with the C compiler");
     assert!(output.status.success());
     String::from_utf8(output.stdout).unwrap().lines().filter_map(definition).collect()

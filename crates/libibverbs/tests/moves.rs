@@ -3,8 +3,6 @@
 //!
 //! Needs perftest, iproute2, and the right to make network namespaces.
 
-mod library;
-
 use std::fs::File;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Mutex;
@@ -57,7 +55,7 @@ fn ip(arguments: &str) {
 
 /// Starts a program in an instance, for a minute at most.
 fn start(instance: &LocalInstance, program: &str) -> Child {
-    let library = library::path();
+    let library = test_support::libraries::folder().join("libibverbs.so.1");
     let mut command = Command::new("timeout");
     command.arg("60").args(program.split(' ')).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.env("LD_PRELOAD", &library).env("LD_LIBRARY_PATH", library.parent().unwrap());

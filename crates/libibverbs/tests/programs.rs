@@ -2,8 +2,6 @@
 //!
 //! Needs a C compiler, libibverbs-dev, and the right to make network namespaces.
 
-mod library;
-
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -22,7 +20,7 @@ fn compile(name: &str) -> PathBuf {
 
 /// What runs it with our library, for a minute at most: it takes a second, and more on a busy machine.
 fn command(name: &str, arguments: &[&str]) -> Command {
-    let library = library::path();
+    let library = test_support::libraries::folder().join("libibverbs.so.1");
     let mut command = Command::new("timeout");
     command.arg("60").arg(compile(name)).args(arguments);
     command.env("LD_PRELOAD", &library).env("LD_LIBRARY_PATH", library.parent().unwrap());
@@ -66,7 +64,7 @@ fn uncommon_objects_work() {
 
 #[test]
 fn system_libraries_load_with_this_libibverbs() {
-    let library = library::path();
+    let library = test_support::libraries::folder().join("libibverbs.so.1");
     let folder = library.parent().unwrap().parent().unwrap().to_str().unwrap();
     let arguments = [folder, "libmlx5.so.1", "libefa.so.1", "libmlx4.so.1", "librdmacm.so.1"];
     let output = command("providers", &arguments).output().unwrap();

@@ -1,7 +1,5 @@
 //! Every symbol of the list is found by name and version, as `dlvsym` finds it, and the library has no other versions.
 
-mod library;
-
 use std::ffi::CString;
 
 /// Names with their version nodes.
@@ -20,8 +18,10 @@ fn symbols() -> Vec<(String, String)> {
 
 #[test]
 fn every_symbol_is_found_under_its_version() {
-    let path =
-        CString::new(library::folder().join("librdmacm.so.1").into_os_string().into_encoded_bytes()).unwrap();
+    let path = CString::new(
+        test_support::libraries::folder().join("librdmacm.so.1").into_os_string().into_encoded_bytes(),
+    )
+    .unwrap();
     // SAFETY: opening the library runs no code of its own.
     let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     assert!(!handle.is_null(), "{path:?}");

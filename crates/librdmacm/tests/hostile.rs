@@ -2,7 +2,6 @@
 //!
 //! Needs a C compiler, librdmacm-dev, and the right to make network namespaces.
 
-mod library;
 mod program;
 
 use program::run;

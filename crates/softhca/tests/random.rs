@@ -377,7 +377,7 @@ fn finish(net: &mut Net, pairs: &mut [Pair]) {
 
 fn seeds(medium: Medium, trouble: Trouble, count: u64) {
     for policy in Policy::ALL {
-        for seed in 0..count {
+        for seed in 0..test_support::seeds(count) {
             let outcome = std::panic::catch_unwind(|| run(policy, medium, seed, trouble));
             if let Err(reason) = outcome {
                 eprintln!("failed: policy {policy:?}, medium {medium:?}, seed {seed}");

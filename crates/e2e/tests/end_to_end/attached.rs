@@ -23,7 +23,7 @@ fn ensure_ended(lab: &TestLab, name: &str) -> Result<()> {
 
 #[test]
 fn a_run_that_is_interrupted_before_its_host_has_answered_ends() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(1)?;
     let host: Place = "h1".parse()?;
     lab.lab.cut(Place::Coordinator, host)?;
@@ -42,7 +42,7 @@ fn a_run_that_is_interrupted_before_its_host_has_answered_ends() -> Result<()> {
 
 #[test]
 fn a_run_that_is_interrupted_while_it_moves_ends() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     for (signal, phase) in
         [(libc::SIGINT, Phase::Prepare), (libc::SIGTERM, Phase::Dump), (libc::SIGHUP, Phase::Resume)]
@@ -63,7 +63,7 @@ fn a_run_that_is_interrupted_while_it_moves_ends() -> Result<()> {
 
 #[test]
 fn a_run_whose_output_nobody_reads_ends() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(1)?;
     let mut command = lab.command(&["run", "--name", "job", "--", "yes"]);
     let mut run = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;

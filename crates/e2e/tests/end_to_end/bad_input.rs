@@ -29,7 +29,7 @@ fn refused(ended: &Ended, expected: &[&str]) -> Result<()> {
 
 #[test]
 fn moves_that_cannot_be_are_refused_in_words() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     lab.transhume(&["run", "--name", "job", "--host", "h1", "--detach", "--", "sleep", "1000"])?.success()?;
     refused(&lab.transhume(&["move", "nobody", "h2"])?, &["nobody", "transhume ps"])?;
@@ -45,7 +45,7 @@ fn moves_that_cannot_be_are_refused_in_words() -> Result<()> {
 
 #[test]
 fn what_the_overlay_cannot_do_is_refused_in_words() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     let refused = |arguments: &[&str], expected: &[&str]| {
         refused(&lab.transhume(&[&["net"], arguments].concat())?, expected)
@@ -72,7 +72,7 @@ fn what_the_overlay_cannot_do_is_refused_in_words() -> Result<()> {
 
 #[test]
 fn a_program_outside_an_instance_is_told_how_to_start() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     for role in [["server", "--listen=127.0.0.1:0"], ["client", "127.0.0.1:1"]] {
         let mut command = Command::new(artifacts::built("verbs-check")?);
         let ended = Program::start(command.envs(artifacts::environment()?).args(role))?.end(LIMIT)?;
@@ -84,7 +84,7 @@ fn a_program_outside_an_instance_is_told_how_to_start() -> Result<()> {
 
 #[test]
 fn a_missing_library_and_a_missing_coordinator_are_named() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let folder = copy_of_the_program()?;
     let program = folder.join("transhume");
     let alone = Program::start(Command::new(&program).args(["run", "--", "true"]))?.end(LIMIT);
@@ -97,7 +97,7 @@ fn a_missing_library_and_a_missing_coordinator_are_named() -> Result<()> {
 
 #[test]
 fn a_lab_needs_root() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let folder = copy_of_the_program()?;
     let mut command = Command::new(folder.join("transhume"));
     let ended = Program::start(command.args(["lab", "up", "--hosts", "2"]).uid(NOBODY))?.end(LIMIT);

@@ -67,7 +67,7 @@ fn restore(lab: &TestLab, directory: &str, to: &str) -> Result<Vec<MoveReport>> 
 /// Both ends of the workload are saved together, run on, end, and run again from where they were, twice.
 #[test]
 fn both_ends_of_connections_run_again_from_where_they_were() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(4)?;
     let checkpoints = Checkpoints::new("ends")?;
     let directory = checkpoints.directory("first");
@@ -108,7 +108,7 @@ fn refused(lab: &TestLab, arguments: &[&str], said: &str) -> Result<()> {
 
 #[test]
 fn one_that_cannot_be_saved_or_restored_keeps_all_from_it() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     let checkpoints = Checkpoints::new("all")?;
     let directory = checkpoints.directory("new/whole");
@@ -147,7 +147,7 @@ fn one_that_cannot_be_saved_or_restored_keeps_all_from_it() -> Result<()> {
 
 #[test]
 fn what_a_killed_coordinator_was_saving_is_removed() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(1)?;
     let checkpoints = Checkpoints::new("unfinished")?;
     let directory = checkpoints.directory("unfinished");
@@ -172,7 +172,7 @@ fn what_a_killed_coordinator_was_saving_is_removed() -> Result<()> {
 /// Whoever is killed: the group runs on, and is saved or is not; it runs again, or nothing of it does.
 #[test]
 fn whoever_is_killed_all_are_saved_or_restored_or_none() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(4)?;
     let checkpoints = Checkpoints::new("killed")?;
     let mut check = lab.check_in(Some("job"), "h1", "h2", &["--qps", "2"])?;
@@ -227,7 +227,7 @@ fn interrupted(lab: &TestLab, errand: &[&str], victim: &str, after_ms: u64) -> R
 /// Eight ranks in four containers, and one with mpirun, which has started them by ssh.
 #[test]
 fn an_mpi_job_ends_well_after_all_of_it_was_killed() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(4)?;
     let checkpoints = Checkpoints::new("mpi")?;
     let directory = checkpoints.directory("ring");

@@ -25,7 +25,7 @@ fn all_moved(ended: &Ended, count: usize) -> Result<()> {
 /// Alone, as a group, and from a drained host. The ranks wait for each other, so each of them is moved while it works.
 #[test]
 fn an_mpi_job_goes_on_while_its_containers_move() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(3)?;
     let job = Job::start(&lab, &["h1", "h1", "h2"])?;
     let ring = Program::start(&mut job.ring(&lab))?;
@@ -50,7 +50,7 @@ fn an_mpi_job_goes_on_while_its_containers_move() -> Result<()> {
 /// Collectives, one-sided access and a shared file, of which every rank checks every result.
 #[test]
 fn what_ranks_compute_together_stays_right_while_they_move() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(3)?;
     let job = Job::start(&lab, &["h1", "h1", "h2"])?;
     let mut ranks = Program::start(&mut job.checks(&lab))?;
@@ -73,7 +73,7 @@ fn what_ranks_compute_together_stays_right_while_they_move() -> Result<()> {
 
 #[test]
 fn what_is_wrong_with_a_container_is_told_and_nothing_is_started() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(1)?;
     let folder = tempfile::tempdir()?;
     let bundle = folder.path().to_str().unwrap_or_default();
@@ -121,7 +121,7 @@ fn what_is_wrong_with_a_container_is_told_and_nothing_is_started() -> Result<()>
 /// Its code alone would not say why.
 #[test]
 fn what_is_ended_for_want_of_memory_is_told() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     let container = ["run", "--host", "h1", "--rootfs", "/", "--memory", "64M"];
     let greedy = ["--name", "greedy", "--", "/usr/bin/python3", "-c", "bytearray(b'x') * (200 << 20)"];
@@ -146,7 +146,7 @@ fn what_is_ended_for_want_of_memory_is_told() -> Result<()> {
 /// The bundle's own command, directory, environment and user.
 #[test]
 fn a_bundle_runs_as_it_says() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     let folder = tempfile::tempdir()?;
     let config = serde_json::json!({
@@ -193,7 +193,7 @@ fn write_image(layout: &Path, image: &[&str]) -> Result<()> {
 /// From a layout: each host unpacks it for itself, or has it already.
 #[test]
 fn an_image_runs_as_it_says_and_moves_to_where_the_same_one_is() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     let folder = tempfile::tempdir()?;
     let [layout, away] = ["layout", "away"].map(|name| folder.path().join(name));
@@ -241,7 +241,7 @@ impl Drop for OfPodman {
 
 #[test]
 fn an_image_of_podman_runs_and_moves() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     // Podman calls it after its path, and wants that in lower case.
     let folder = tempfile::Builder::new()

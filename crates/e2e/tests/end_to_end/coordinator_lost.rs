@@ -15,7 +15,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
 fn an_attached_run_goes_on_with_output_and_exit_code() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(1)?;
     let signal = Signal::new("run");
     let path = signal.path().display();
@@ -42,7 +42,7 @@ fn an_attached_run_goes_on_with_output_and_exit_code() -> Result<()> {
 
 #[test]
 fn what_a_node_that_dies_may_have_lost_is_told() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(1)?;
     let signal = Signal::new("lost");
     let path = signal.path().display();
@@ -62,7 +62,7 @@ fn what_a_node_that_dies_may_have_lost_is_told() -> Result<()> {
 
 #[test]
 fn output_comes_byte_for_byte() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(1)?;
     let source = Signal::new("bytes");
     let bytes: Vec<u8> = (0..100_000_u32).map(|number| (number * 7 / 3) as u8).collect();
@@ -77,7 +77,7 @@ fn output_comes_byte_for_byte() -> Result<()> {
 
 #[test]
 fn a_move_says_how_it_ended() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     lab.transhume(&["run", "--name", "job", "--host", "h1", "--detach", "--", "sleep", "1000"])?.success()?;
     for delay in [0, 100, 200, 400] {

@@ -44,7 +44,7 @@ fn sleepers(lab: &TestLab, count: usize) -> Result<()> {
 
 #[test]
 fn a_host_is_drained_under_load_and_takes_instances_again() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(3)?;
     let mut check = lab.check("h1", "h1", &["--qps", "4"])?;
     sleepers(&lab, 3)?;
@@ -101,7 +101,7 @@ fn a_host_is_drained_under_load_and_takes_instances_again() -> Result<()> {
 
 #[test]
 fn what_cannot_move_stays_and_it_is_said_why() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(3)?;
     sleepers(&lab, 2)?;
     let lock = Signal::new("lock");
@@ -132,7 +132,7 @@ fn what_cannot_move_stays_and_it_is_said_why() -> Result<()> {
 
 #[test]
 fn a_drain_survives_the_death_of_the_coordinator_and_of_nodes() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(3)?;
     let mut check = lab.check("h1", "h1", &["--qps", "2"])?;
     sleepers(&lab, 4)?;
@@ -163,7 +163,7 @@ fn a_drain_survives_the_death_of_the_coordinator_and_of_nodes() -> Result<()> {
 
 #[test]
 fn a_drain_that_is_ended_leaves_every_instance_in_one_place() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     sleepers(&lab, 5)?;
     let drains = Program::start(&mut lab.command(&["drain", "h1"]))?;
@@ -183,7 +183,7 @@ fn a_drain_that_is_ended_leaves_every_instance_in_one_place() -> Result<()> {
 
 #[test]
 fn a_host_that_is_gone_for_good_is_removed_with_what_it_had() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     sleepers(&lab, 1)?;
     let refused = lab.transhume(&["host", "remove", "h1", "--lost"])?;

@@ -37,7 +37,7 @@ fn metrics(lab: &TestLab) -> Result<()> {
 
 #[test]
 fn what_happens_is_told_in_order_and_over_a_restart_of_the_coordinator() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     let mut follows = Program::start(&mut lab.command(&["events", "--follow", "--json"]))?;
     let run = ["run", "--name", "a", "--group", "g", "--host", "h1", "--detach", "--", "sleep", "1000"];

@@ -136,7 +136,7 @@ fn take(mut output: impl Read, came: &AtomicU64) -> Result<u64> {
 
 #[test]
 fn not_a_byte_is_lost_over_moves_and_the_death_of_a_node() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     start(&lab, "job", "h1")?;
     let echo = Echo::start(&lab, "job", 7)?;
@@ -162,7 +162,7 @@ fn not_a_byte_is_lost_over_moves_and_the_death_of_a_node() -> Result<()> {
 
 #[test]
 fn an_instances_own_command_has_its_input_over_moves_until_nobody_brings_it() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     let echo = Echo::by(&lab, &["run", "--stdin", "--name", "job", "--host", "h1"], 7)?;
     for to in ["h2", "h1"] {
@@ -203,7 +203,7 @@ fn roll_back_one_move(lab: &TestLab) -> Result<()> {
 
 #[test]
 fn a_command_ends_as_at_a_shell() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(1)?;
     start(&lab, "job", "h1")?;
     for (options, command, code, said) in [
@@ -247,7 +247,7 @@ fn no_other_process_may_speak_for_sessions() -> Result<()> {
         node.connect(b'\\0' + sys.argv[1].encode())\n\
         node.send(bytes.fromhex(sys.argv[2]))\n\
         print(node.recv(1000)[2:].decode())";
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(1)?;
     start(&lab, "job", "h1")?;
     let hello = ToNode::Hello { version: attach::VERSION, role: Role::Sessions, resume: None };
@@ -260,7 +260,7 @@ fn no_other_process_may_speak_for_sessions() -> Result<()> {
 
 #[test]
 fn a_command_that_nobody_waits_for_is_ended() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(1)?;
     start(&lab, "job", "h1")?;
     let runs = |seconds: &str| !lab.find(|words| words == ["sleep", seconds]).is_empty();

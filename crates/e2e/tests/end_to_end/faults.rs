@@ -24,7 +24,7 @@ const PHASES: [Phase; 8] = [
 
 /// Lets `fault` strike in each phase of a move of the checking workload's client.
 fn in_each_phase(fault: Fault) -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(3)?;
     let mut check = lab.check("h1", "h2", &["--qps", "4"])?;
     for phase in PHASES {
@@ -99,7 +99,7 @@ fn the_destination_is_cut_off_from_the_coordinator() -> Result<()> {
 
 #[test]
 fn too_small_a_disk_is_noticed_before_the_blackout() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     let mut check = lab.check("h1", "h1", &["--qps", "4"])?;
     let place: Place = "h2".parse()?;
@@ -120,7 +120,7 @@ fn too_small_a_disk_is_noticed_before_the_blackout() -> Result<()> {
 
 #[test]
 fn a_disk_that_fills_up_under_a_move_rolls_it_back() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     let mut check = lab.check("h1", "h1", &["--qps", "4"])?;
     let place: Place = "h2".parse()?;

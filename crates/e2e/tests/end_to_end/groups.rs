@@ -39,7 +39,7 @@ fn start(lab: &TestLab, name: &str, host: &str, command: &[&str]) -> Result<()> 
 #[test]
 fn both_ends_of_connections_move_together() -> Result<()> {
     const ROUNDS: usize = 5;
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(4)?;
     let mut check = lab.check_in(Some("job"), "h1", "h2", &["--qps", "8"])?;
     for round in 0..ROUNDS {
@@ -63,7 +63,7 @@ fn both_ends_of_connections_move_together() -> Result<()> {
 
 #[test]
 fn one_that_cannot_move_keeps_all_where_they_are() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     let lock = Signal::new("group-lock");
     let path = lock.path().to_str().context("a path")?;
@@ -106,7 +106,7 @@ fn one_that_cannot_move_keeps_all_where_they_are() -> Result<()> {
 
 #[test]
 fn whoever_is_killed_all_have_moved_or_none() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(4)?;
     let mut check = lab.check_in(Some("job"), "h1", "h2", &["--qps", "2"])?;
     for (round, victim) in
@@ -143,7 +143,7 @@ fn whoever_is_killed_all_have_moved_or_none() -> Result<()> {
 
 #[test]
 fn a_cancelled_group_runs_on_where_it_was() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     for name in ["a", "b", "c"] {
         start(&lab, name, "h1", &["sleep", "1000"])?;

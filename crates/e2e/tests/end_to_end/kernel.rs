@@ -37,7 +37,7 @@ fn block(lab: &TestLab, host: &str, is_blocked: bool) -> Result<()> {
 
 #[test]
 fn a_stream_goes_on_while_the_kernel_carries_it_or_does_not() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = joined(3)?;
     let mut stream = Stream::start(&lab, &["h1", "--"], &["h2", "--"], "10.88.0.2")?;
     stream.goes_on().context("sealed")?;
@@ -91,7 +91,7 @@ fn start_without(lab: &TestLab) -> Result<Program> {
 
 #[test]
 fn a_node_without_it_has_its_links_carried_by_the_plane() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = joined(2)?;
     net(&lab, &["layout", "star", "--plain"])?;
     await_kernel(&lab, ["h1", "h2"], true)?;

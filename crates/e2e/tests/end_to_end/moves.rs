@@ -25,7 +25,7 @@ fn moves() -> usize {
 
 #[test]
 fn moves_in_a_row_lose_nothing() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(3)?;
     let mut check = lab.check("h1", "h2", &["--qps", "16"])?;
     let started = Instant::now();
@@ -60,7 +60,7 @@ fn moves_in_a_row_lose_nothing() -> Result<()> {
 #[test]
 fn connections_that_are_made_during_moves_are_made() -> Result<()> {
     const PORT: u16 = 9100;
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(3)?;
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/connections.py");
     let stop = Signal::new("connections");
@@ -81,7 +81,7 @@ fn connections_that_are_made_during_moves_are_made() -> Result<()> {
 
 #[test]
 fn options_of_the_workload_survive_moves() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(3)?;
     for options in [
         &["--qps", "4", "--events"] as &[&str],
@@ -101,7 +101,7 @@ fn options_of_the_workload_survive_moves() -> Result<()> {
 
 #[test]
 fn a_cancelled_move_is_rolled_back_and_a_second_one_succeeds() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(3)?;
     let mut check = lab.check("h1", "h2", &["--qps", "4"])?;
     for phase in [Phase::Prepare, Phase::Suspend, Phase::Dump, Phase::Transfer, Phase::Restore] {
@@ -128,7 +128,7 @@ fn a_cancelled_move_is_rolled_back_and_a_second_one_succeeds() -> Result<()> {
 
 #[test]
 fn a_kill_during_a_move_ends_the_instance() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     let command = ["sleep", "100000"];
     let phases = [Phase::Prepare, Phase::Suspend, Phase::Dump, Phase::Restore, Phase::Commit, Phase::Destroy];
@@ -205,7 +205,7 @@ fn a_move_waits_for_other_dumps_while_its_instance_works() -> Result<()> {
 
 #[test]
 fn a_dry_run_changes_nothing() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     let mut check = lab.check("h1", "h2", &["--qps", "1"])?;
     check.progress()?;

@@ -110,7 +110,7 @@ fn keep_from_coordinator(world: &World, is_kept: bool) -> Result<()> {
 
 #[test]
 fn a_token_that_was_revoked_lets_nobody_in_any_more() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let world = World::new(2)?;
     let (_first, join) = world.first()?;
     let token = new_token(&world)?;
@@ -136,7 +136,7 @@ fn a_token_that_was_revoked_lets_nobody_in_any_more() -> Result<()> {
 
 #[test]
 fn a_machine_that_is_removed_gets_nothing_through_until_it_joins_by_a_new_token() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let world = World::new(3)?;
     let (_first, join) = world.first()?;
     let token = token_in(&join)?;
@@ -199,7 +199,7 @@ fn a_machine_that_is_removed_gets_nothing_through_until_it_joins_by_a_new_token(
 
 #[test]
 fn what_cannot_be_removed_is_said_with_the_reason() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let world = World::new(1)?;
     let (_first, _) = world.first()?;
     for (host, expected) in [

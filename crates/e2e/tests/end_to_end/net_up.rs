@@ -11,7 +11,7 @@ use e2e::machines::{COORDINATOR_PORT, FIRST, LIMIT, Machine, NODE_PORT, World, k
 
 #[test]
 fn machines_are_on_one_ethernet_after_two_commands_and_again_after_they_were_killed() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let world = World::new(3)?;
     let (first, join) = world.first()?;
     ensure!(join.ends_with(" --address 10.88.0.2/24"), "{join}");
@@ -47,7 +47,7 @@ fn machines_are_on_one_ethernet_after_two_commands_and_again_after_they_were_kil
 
 #[test]
 fn tokens_that_are_of_no_use_are_refused_with_the_remedy() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let world = World::new(3)?;
     let (first, join) = world.first()?;
     let token = token_in(&join)?;
@@ -104,7 +104,7 @@ fn tokens_that_are_of_no_use_are_refused_with_the_remedy() -> Result<()> {
 
 #[test]
 fn who_has_no_certificate_gets_nowhere_and_keeps_nobody_out() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let world = World::new(3)?;
     let (_first, join) = world.first()?;
     // A node's first message, more than anybody may say, and nothing that means anything.
@@ -128,7 +128,7 @@ fn who_has_no_certificate_gets_nowhere_and_keeps_nobody_out() -> Result<()> {
 
 #[test]
 fn what_is_in_the_way_is_said() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let world = World::new(1)?;
     let says = |arguments: &[&str], expected: &[&str]| -> Result<()> {
         let refused = world.refused(0, arguments)?;
@@ -169,7 +169,7 @@ fn metrics(machine: &Machine, address: &str) -> Result<String> {
 #[test]
 fn what_is_said_of_mtu_offloads_and_metrics_counts_until_something_else_is_said() -> Result<()> {
     const METRICS: &str = "192.0.2.2:9464";
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let world = World::new(2)?;
     let (_first, join) = world.first()?;
     let offloads = || -> Result<Vec<String>> {
@@ -206,7 +206,7 @@ fn what_is_said_of_mtu_offloads_and_metrics_counts_until_something_else_is_said(
 
 #[test]
 fn another_device_or_address_takes_the_place_of_the_one_before() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let world = World::new(2)?;
     let (_first, join) = world.first()?;
     let devices = || -> Result<Vec<String>> {

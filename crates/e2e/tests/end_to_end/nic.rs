@@ -70,7 +70,7 @@ fn places(lab: &TestLab) -> Result<Vec<(String, String)>> {
 
 #[test]
 fn connections_go_on_while_instances_move_and_nodes_are_killed() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let mut streams = Streams::begin()?;
     for (name, host) in [
         (SENDER, "h3"),
@@ -121,7 +121,7 @@ fn connections_go_on_while_instances_move_and_nodes_are_killed() -> Result<()> {
 
 #[test]
 fn programs_with_rdma_move_on_the_overlay() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(3)?;
     net(&lab, &["layout", "star"])?;
     let mut check = lab.check("h1", "h2", &["--qps", "4"])?;
@@ -136,7 +136,7 @@ fn programs_with_rdma_move_on_the_overlay() -> Result<()> {
 
 #[test]
 fn a_device_is_where_its_instance_is_and_stays_with_it() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     let run = |name: &str, more: &[&str]| {
         let line =

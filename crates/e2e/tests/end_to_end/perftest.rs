@@ -13,7 +13,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// Each variant that the program has, between two hosts and on one. Most of the time the programs measure the processor's
 /// clock, so both go on at once.
 fn matrix(program: &str) -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     thread::scope(|scope| {
         let places = [Place::TwoHosts, Place::OneHost].map(|place| scope.spawn(move || row(program, place)));
         places.into_iter().try_for_each(|row| row.join().expect("no panic"))
@@ -47,7 +47,7 @@ matrices! {
 
 #[test]
 fn ibv_devinfo_shows_an_active_port() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let pair = Pair::new(Place::TwoHosts)?;
     let shown = run(command(&pair.second, "ibv_devinfo")?.arg("-v"), LIMIT)?.lines.join("\n");
     for expected in ["PORT_ACTIVE", "InfiniBand", "port_lid:\t\t2", "max_qp:"] {
@@ -58,7 +58,7 @@ fn ibv_devinfo_shows_an_active_port() -> Result<()> {
 
 /// Runs `program` of libibverbs' examples between two hosts and on one, polling and with events.
 fn ping_pong(program: &str, arguments: &[&str]) -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     for place in [Place::TwoHosts, Place::OneHost] {
         for events in [&[] as &[&str], &["-e"]] {
             let pair = Pair::new(place)?;

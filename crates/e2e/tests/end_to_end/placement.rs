@@ -35,7 +35,7 @@ fn is_left_alone(lab: &TestLab) -> Result<()> {
 
 #[test]
 fn instances_with_the_same_label_are_kept_apart_wherever_they_go() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(3)?;
     start(&lab, "a", &["--host", "h1"])?.success()?;
     is_refused(&start(&lab, "b", &["--host", "h1"])?, "a")?;

@@ -79,7 +79,7 @@ fn refused(lab: &TestLab, arguments: &[&str]) -> Result<String> {
 #[test]
 fn a_device_is_in_the_namespace_that_has_the_name() -> Result<()> {
     const MAC: &str = "52:54:00:12:34:56";
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let web = Named::new("web")?;
     let lab = two_hosts()?;
     let attach = ["attach", "h2", "web0", "--netns", &web.0, "--address", "10.88.0.2/24", "--mac", MAC];
@@ -116,7 +116,7 @@ fn a_device_is_in_the_namespace_that_has_the_name() -> Result<()> {
 #[test]
 fn a_tap_that_was_there_is_plugged_in_and_stays_as_it_is() -> Result<()> {
     const MAC: &str = "52:54:00:12:34:57";
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = two_hosts()?;
     for line in [
         "tuntap add dev vm0 mode tap",

@@ -37,7 +37,7 @@ fn heal(lab: &TestLab, cast: &Cast) -> Result<()> {
 
 #[test]
 fn memory_that_changes_all_the_time_is_right_and_the_risk_is_told() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let (lab, stop) = (TestLab::up(2)?, Signal::new("changing"));
     let mut program = start(&lab, NAME, (64, 48), &stop)?;
     let moved = lab.transhume(&["move", NAME, "h2", "--post-copy"])?.success()?;
@@ -57,7 +57,7 @@ fn memory_that_changes_all_the_time_is_right_and_the_risk_is_told() -> Result<()
 /// What it has in a file system in memory comes with it.
 #[test]
 fn a_container_leaves_memory_behind_as_well() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     let mut run = lab.command(&["run", "--name", NAME, "--host", "h1", "--rootfs", "/"]);
     let mut program =
@@ -79,7 +79,7 @@ fn a_container_leaves_memory_behind_as_well() -> Result<()> {
 /// Also beside the other end, with which it shares what it has registered.
 #[test]
 fn rdma_goes_on_over_moves_that_leave_memory_behind() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(3)?;
     let mut check = lab.check("h2", "h1", &["--qps", "4"])?;
     for host in ["h3", "h2", "h1"] {
@@ -94,7 +94,7 @@ fn rdma_goes_on_over_moves_that_leave_memory_behind() -> Result<()> {
 
 #[test]
 fn whoever_is_killed_while_memory_is_fetched_it_goes_on() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let (lab, stop) = (TestLab::up(2)?, Signal::new("changing"));
     let mut program = start(&lab, NAME, (64, 48), &stop)?;
     let mut hosts = ["h1", "h2"];
@@ -124,7 +124,7 @@ fn whoever_is_killed_while_memory_is_fetched_it_goes_on() -> Result<()> {
 
 #[test]
 fn who_has_lost_its_memory_is_ended_and_told_why_and_who_is_killed_ends() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     let cast = Cast { source: "h1".parse()?, destination: "h2".parse()? };
     let stop = Signal::new("changing");

@@ -34,7 +34,7 @@ fn begin_to_copy(lab: &TestLab) -> Result<(Client, Copying)> {
 
 #[test]
 fn memory_that_changes_all_the_time_arrives_as_it_is() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let (lab, stop) = (TestLab::up(2)?, Signal::new("changing"));
     let mut program = start(&lab, NAME, (64, 16), &stop)?;
     for host in ["h2", "h1", "h2"] {
@@ -52,7 +52,7 @@ fn memory_that_changes_all_the_time_arrives_as_it_is() -> Result<()> {
 /// Files that are mapped in the `/dev/shm` of a container, as MPI and UCX do it.
 #[test]
 fn what_changes_in_a_file_system_in_memory_arrives_as_it_is() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     let mut run = lab.command(&["run", "--name", NAME, "--host", "h1", "--rootfs", "/"]);
     run.args(["--", "/usr/bin/python3", SCRIPT, "48", "8", "/dev/shm/stop", "/dev/shm"]);
@@ -72,7 +72,7 @@ fn what_changes_in_a_file_system_in_memory_arrives_as_it_is() -> Result<()> {
 
 #[test]
 fn whoever_is_killed_in_the_pre_copy_the_instance_runs_on_where_it_is() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let (lab, stop) = (TestLab::up(2)?, Signal::new("changing"));
     let mut program = start(&lab, NAME, (32, 1), &stop)?;
     let cast = Cast { source: "h1".parse()?, destination: "h2".parse()? };

@@ -29,9 +29,9 @@ fn exchange(server: &mut Command, port: u16, client: &mut Command) -> Result<Vec
 /// Runs UCX's benchmarks over `transports` alone; its own check of what arrives is part of them.
 fn ucx_perftest(transports: &str) -> Result<()> {
     const PORT: u16 = 13337;
-    let _alone = e2e::alone();
-    // What a node does.
-    fabric::device_file::make()?;
+    let _shared = e2e::shared();
+    // Its node makes the file of the device, which goes with the last lab of the machine.
+    let _lab = TestLab::up(1)?;
     for place in PLACES {
         let pair = Pair::new(place)?;
         let tests = ["tag_lat", "tag_bw", "ucp_put_lat", "ucp_get", "ucp_am_lat"].map(|test| (test, "poll"));
@@ -64,7 +64,7 @@ fn ucx_over_datagrams() -> Result<()> {
 /// Runs libfabric's ping-pong, which checks its data, with one type of endpoint.
 fn libfabric(provider: &str, endpoint: &str) -> Result<()> {
     const PORT: u16 = 47592;
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     for place in PLACES {
         let pair = Pair::new(place)?;
         let options = ["-p", provider, "-e", endpoint, "-c", "-I", "50"];
@@ -95,7 +95,7 @@ fn libfabric_over_datagrams() -> Result<()> {
 
 #[test]
 fn libfabric_knows_the_device() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let pair = Pair::new(Place::OneHost)?;
     let lines = run(command(&pair.first, "fi_info")?.args(["-p", "verbs"]), LIMIT)?.lines;
     for kind in ["FI_EP_MSG", "FI_EP_RDM", "FI_EP_DGRAM"] {
@@ -106,7 +106,7 @@ fn libfabric_knows_the_device() -> Result<()> {
 
 /// Runs Open MPI jobs in which each rank checks what it gets, on one host and on two.
 fn open_mpi(layer: Layer) -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     if layer.has_gone()? {
         return Ok(());
     }
@@ -150,7 +150,7 @@ fn qperf_over_each_transport() -> Result<()> {
         "rc_rdma_write_bw",
         "ver_rc_fetch_add",
     ];
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     for place in PLACES {
         let pair = Pair::new(place)?;
         let mut server = Program::start(&mut command(&pair.first, "qperf")?)?;
@@ -170,7 +170,7 @@ fn qperf_over_each_transport() -> Result<()> {
 
 #[test]
 fn pyverbs_drives_the_device() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let pair = Pair::new(Place::OneHost)?;
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/datagram_to_itself.py");
     // Debian's own Python: its modules are there.
@@ -183,7 +183,7 @@ fn pyverbs_drives_the_device() -> Result<()> {
 #[test]
 fn rdma_cores_own_tests_pass() -> Result<()> {
     const TESTS: &str = "/usr/share/doc/rdma-core/tests";
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let folder = tempfile::tempdir()?;
     run(Command::new("cp").args(["--recursive", TESTS]).arg(folder.path()), LIMIT)?;
     let tests = folder.path().join("tests");
@@ -201,7 +201,7 @@ fn rdma_cores_own_tests_pass() -> Result<()> {
 fn a_program_that_starts_while_its_node_is_away_waits_for_it() -> Result<()> {
     /// For so long at least it finds nobody.
     const AWAY: Duration = Duration::from_secs(2);
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let (lab, is_away, node) = (TestLab::up(1)?, Signal::new("away"), "h1".parse()?);
     let script =
         format!("echo ready; while [ ! -e {} ]; do sleep 0.1; done; ibv_devices", is_away.path().display());

@@ -36,7 +36,7 @@ fn exchange_when(
     asked: &[&str],
     ready: impl Fn(&mut Program) -> Result<()>,
 ) -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     for place in [Place::TwoHosts, Place::OneHost] {
         let pair = Pair::new(place)?;
         let mut serving = command(&pair.first, program)?;
@@ -61,7 +61,7 @@ fn rping_validates_its_data() -> Result<()> {
 #[test]
 fn mckey_reaches_a_group() -> Result<()> {
     const GROUP: [&str; 4] = ["-m", "239.1.2.3", "-C", "1"];
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     for place in [Place::TwoHosts, Place::OneHost] {
         let pair = Pair::new(place)?;
         let mut receiver = Program::start(command(&pair.first, "mckey")?.args(GROUP))?;
@@ -93,7 +93,7 @@ fn udaddy_exchanges_datagrams() -> Result<()> {
 
 #[test]
 fn endpoints_need_no_channel() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let pair = Pair::new(Place::TwoHosts)?;
     let server = Program::start(&mut command(&pair.first, "rdma_server")?)?;
     client(&pair, "rdma_client", &["-s", FIRST])?;
@@ -102,7 +102,7 @@ fn endpoints_need_no_channel() -> Result<()> {
 
 /// Runs rdma_xserver and rdma_xclient over `kind` of connection.
 fn extended_endpoints(kind: &str) -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     for place in [Place::TwoHosts, Place::OneHost] {
         let pair = Pair::new(place)?;
         let server = Program::start(command(&pair.first, "rdma_xserver")?.args(["-c", kind]))?;
@@ -120,7 +120,7 @@ fn endpoints_share_receives_of_extended_connections() -> Result<()> {
 
 #[test]
 fn cmtime_connects_and_disconnects() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let pair = Pair::new(Place::TwoHosts)?;
     let _server = Program::start(&mut command(&pair.first, "cmtime")?)?;
     let ended = client(&pair, "cmtime", &["-s", FIRST, "-c", "100"])?;
@@ -159,7 +159,7 @@ fn riostream_writes_to_mapped_memory() -> Result<()> {
 
 #[test]
 fn udpong_exchanges_datagrams_through_sockets() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     for place in [Place::TwoHosts, Place::OneHost] {
         let pair = Pair::new(place)?;
         let _server = Program::start(&mut command(&pair.first, "udpong")?)?;
@@ -180,7 +180,7 @@ fn sockets_for_datagrams_refuse_what_cannot_be_and_go_on() -> Result<()> {
 
 #[test]
 fn rcopy_copies_a_file() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let pair = Pair::new(Place::TwoHosts)?;
     let file = |name| std::env::temp_dir().join(format!("transhume-rcopy-{name}-{}", std::process::id()));
     let (from, to) = (file("from"), file("to"));
@@ -203,7 +203,7 @@ fn rcopy_copies_a_file() -> Result<()> {
 fn connections_and_listeners_move() -> Result<()> {
     /// Enough to last for longer than the moves.
     const PINGS: &str = "20000";
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(3)?;
     let server = ["run", "--name", "server", "--host", "h1", "--", "rping", "-s", "-P", "-V"];
     let _server = Program::start(&mut lab.command(&server))?;

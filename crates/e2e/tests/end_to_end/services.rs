@@ -67,7 +67,7 @@ fn move_both(lab: &TestLab, [services, clients]: [&str; 2], working: &mut Progra
 
 #[test]
 fn each_connection_of_services_lasts_over_fifty_moves() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(3)?;
     net(&lab, &["layout", "star"])?;
     let folder = folder()?;

@@ -41,7 +41,7 @@ fn place(lab: &TestLab) -> Result<String> {
 
 #[test]
 fn a_station_moves_and_is_answered_for_once_by_one_host() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let mut asked = Asked::begin(&["star", "--center", "h3"])?;
     // Through the nodes of all three.
     let mut stream = Stream::start(&asked.lab, &["h1", "--"], &["h2", "--"], &beside("h2"))?;
@@ -56,7 +56,7 @@ fn a_station_moves_and_is_answered_for_once_by_one_host() -> Result<()> {
 
 #[test]
 fn a_station_moves_while_the_kernel_carries_its_frames() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let mut asked = Asked::begin(&["star", "--center", "h3", "--plain"])?;
     for host in ["h1", "h2"] {
         await_kernel(&asked.lab, ["h3", host], true)?;
@@ -89,7 +89,7 @@ fn moves_to_and_fro(mut asked: Asked) -> Result<TestLab> {
 
 #[test]
 fn whoever_is_killed_while_a_station_moves_it_stays_or_has_moved() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let mut asked = Asked::begin(&["star", "--center", "h3"])?;
     asked.answered_by("h1")?;
     for victim in ["coordinator", "h1", "h2"] {

@@ -142,7 +142,7 @@ fn resize(terminal: &File, rows: u16, columns: u16) -> Result<()> {
 
 #[test]
 fn a_shell_at_a_terminal_goes_on_over_a_move() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     let sleep = ["run", "--name", "job", "--host", "h1", "--detach", "--", "sleep", "1000"];
     lab.transhume(&sleep)?.success()?;
@@ -224,7 +224,7 @@ fn a_shell_at_a_terminal_goes_on_over_a_move() -> Result<()> {
 
 #[test]
 fn a_command_that_writes_without_end_loses_nothing_over_moves() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     let job = ["python3", "-c", LAST_TERMINAL];
     lab.transhume(

@@ -30,7 +30,7 @@ fn with(mut command: std::process::Command, environment: Option<(&str, &str)>) -
 
 #[test]
 fn all_operations_arrive_as_they_were_sent() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     for place in [Place::TwoHosts, Place::OneHost] {
         let pair = Pair::new(place)?;
         check(&pair, &["--qps", "8", "--count", "3000"])?;
@@ -48,7 +48,7 @@ fn all_operations_arrive_as_they_were_sent() -> Result<()> {
 /// Suspends and resumes both ends in turn, at the same host and at the other, while all handles of the device
 /// change each time.
 fn suspend_and_resume(handles: Option<&str>) -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let pair = Pair::new(Place::TwoHosts)?;
     let mut check = start(&pair, &["--qps", "16"], handles)?;
     for round in 0..12 {

@@ -5,8 +5,6 @@ use std::process::Command;
 
 use broker::local::LocalFabric;
 
-use crate::library;
-
 /// Compiles `tests/c/NAME.c`, and runs it in an instance of its own, for a minute at most: it takes a second, and more on a
 /// busy machine.
 pub fn run(name: &str) {
@@ -24,7 +22,7 @@ pub fn run(name: &str) {
     let fabric = LocalFabric::new(1).expect("brokers");
     let instance = fabric.add_instance(0).expect("a network namespace: these tests run as root");
     let mut command = Command::new("timeout");
-    command.arg("60").arg(&program).env("LD_LIBRARY_PATH", library::folder());
+    command.arg("60").arg(&program).env("LD_LIBRARY_PATH", test_support::libraries::folder());
     let output = instance.enter(&mut command).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{name}: {}\n{errors}", output.status);

@@ -35,14 +35,16 @@ fn ten_thousand_seeds_keep_every_invariant() {
         run_all(run_seed, seed..seed + 1);
         return;
     }
-    let total = run_all(run_seed, 0..SEEDS);
+    let seeds = test_support::seeds(SEEDS);
+    let total = run_all(run_seed, 0..seeds);
     println!("{total:?}");
-    assert!(total.groups > SEEDS / 20, "too few were made together: {total:?}");
-    assert!(total.saved > SEEDS / 20 && total.restored > SEEDS / 20, "too few were saved: {total:?}");
-    assert!(total.fetched > SEEDS / 20 && total.bereft > 0, "too little was fetched: {total:?}");
-    assert!(total.committed > SEEDS && total.rolled_back > SEEDS, "too little happened: {total:?}");
+    assert!(total.groups > seeds / 20, "too few were made together: {total:?}");
+    assert!(total.saved > seeds / 20 && total.restored > seeds / 20, "too few were saved: {total:?}");
+    assert!(total.fetched > seeds / 20, "too little was fetched: {total:?}");
+    assert!(total.bereft > 0 || seeds < SEEDS, "no memory was lost: {total:?}");
+    assert!(total.committed > seeds && total.rolled_back > seeds, "too little happened: {total:?}");
     assert!(
-        total.crashes > SEEDS && total.lost > SEEDS && total.peers > SEEDS,
+        total.crashes > seeds && total.lost > seeds && total.peers > seeds,
         "too little went wrong: {total:?}"
     );
 }
@@ -53,11 +55,15 @@ fn groups_of_a_hundred_keep_every_invariant() {
         run_all(run_group, seed..seed + 1);
         return;
     }
-    let total = run_all(run_group, 0..GROUPS);
+    let seeds = test_support::seeds(GROUPS);
+    let total = run_all(run_group, 0..seeds);
     println!("{total:?}");
-    assert!(total.groups > GROUPS / 2 && total.committed > 50 * total.groups, "too few moved: {total:?}");
-    assert!(total.rolled_back > 100 && total.saved > 100, "too little happened: {total:?}");
-    assert!(total.crashes > GROUPS && total.lost > 100 * GROUPS, "too little went wrong: {total:?}");
+    // So few seeds are no measure of how much happens.
+    if seeds == GROUPS {
+        assert!(total.groups > GROUPS / 2 && total.committed > 50 * total.groups, "too few moved: {total:?}");
+        assert!(total.rolled_back > 100 && total.saved > 100, "too little happened: {total:?}");
+        assert!(total.crashes > GROUPS && total.lost > 100 * GROUPS, "too little went wrong: {total:?}");
+    }
 }
 
 #[test]

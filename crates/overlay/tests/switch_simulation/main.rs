@@ -51,7 +51,7 @@ impl Drop for Replay {
 fn invariants_hold_over_many_seeds() {
     let seeds = match number("SWITCH_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..number("SWITCH_SEEDS").unwrap_or(2000),
+        None => 0..number("SWITCH_SEEDS").unwrap_or_else(|| test_support::seeds(2000)),
     };
     let mut tally = world::Tally::default();
     for seed in seeds.clone() {

@@ -133,7 +133,7 @@ fn keep_order_below(lab: &TestLab) -> Result<()> {
 
 #[test]
 fn no_flow_is_reordered_over_one_hop_or_many() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = joined(4)?;
     // h2, h1, h3, h4
     net(&lab, &["link", "add", "h3", "h4"])?;
@@ -162,7 +162,7 @@ fn no_flow_is_reordered_over_one_hop_or_many() -> Result<()> {
 
 #[test]
 fn a_cut_link_stops_what_goes_over_it_until_it_is_healed_or_removed() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = joined(3)?;
     net(&lab, &["layout", "mesh"])?;
     await_link(&lab, ["h2", "h3"], true)?;
@@ -191,7 +191,7 @@ fn a_cut_link_stops_what_goes_over_it_until_it_is_healed_or_removed() -> Result<
 
 #[test]
 fn a_link_without_tcp_is_up_as_long_as_datagrams_pass() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = joined(3)?;
     net(&lab, &["layout", "mesh"])?;
     let ends = ["h2", "h3"];
@@ -233,7 +233,7 @@ fn a_path_that_swallows_long_frames_of_the_kernel_gets_shorter_ones() -> Result<
 /// `how` links are laid.
 fn swallow_long_datagrams(how: &[&str]) -> Result<()> {
     const LONGEST: usize = 1300;
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = joined(2)?;
     net(&lab, &[&["layout", "star"], how].concat())?;
     await_kernel(&lab, ["h1", "h2"], !how.is_empty())?;
@@ -261,7 +261,7 @@ fn swallow_long_datagrams(how: &[&str]) -> Result<()> {
 
 #[test]
 fn what_is_replayed_or_mangled_is_dropped_and_counted() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = joined(2)?;
     await_link(&lab, ["h1", "h2"], true)?;
     let mut stream = Stream::start(&lab, &["h1", "--"], &["h2", "--"], "10.88.0.2")?;
@@ -303,7 +303,7 @@ fn resident(lab: &TestLab) -> Result<u64> {
 #[test]
 fn a_flood_is_limited_and_others_go_on() -> Result<()> {
     const MIB: u64 = 1024;
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = joined(3)?;
     let mut stream = Stream::start(&lab, &["h2", "--"], &["h3", "--"], "10.88.0.3")?;
     stream.goes_on().context("at first")?;
@@ -398,7 +398,7 @@ fn start_node(lab: &TestLab, pki: &Path, state: &Path) -> Result<Program> {
 
 #[test]
 fn a_certificate_that_nobody_believes_is_refused_with_the_remedy_and_others_go_on() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = joined(3)?;
     let mut stream = Stream::start(&lab, &["h1", "--"], &["h2", "--"], "10.88.0.2")?;
     let h3: Place = "h3".parse()?;
@@ -443,7 +443,7 @@ fn a_certificate_that_expires_ends_no_link_and_makes_none() -> Result<()> {
     /// Seconds in which a node is started, on a machine that is busy.
     const SOON: u64 = 20;
     let clock = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map(|since| since.as_secs());
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = joined(3)?;
     net(&lab, &["layout", "mesh"])?;
     let [h2, h3]: [Place; 2] = ["h2".parse()?, "h3".parse()?];
@@ -481,7 +481,7 @@ fn a_certificate_that_expires_ends_no_link_and_makes_none() -> Result<()> {
 
 #[test]
 fn an_offload_that_loses_what_it_handles_is_switched_off_and_everybody_is_told() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     // As a device that swallows what it is to cut.
     for line in [

@@ -35,7 +35,7 @@ fn a_host_behind_a_nat_is_reached_over_the_path_that_it_opened() -> Result<()> {
 
 #[test]
 fn a_stream_goes_on_while_links_and_daemons_come_and_go() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = joined(3)?;
     let mut stream = Stream::start(&lab, &["h2", "--"], &["h3", "--"], "10.88.0.3")?;
     stream.goes_on().context("at first")?;
@@ -93,7 +93,7 @@ fn await_carrier(lab: &TestLab, carrier: Carrier) -> Result<()> {
 
 #[test]
 fn a_stream_goes_on_over_tls_while_udp_is_blocked() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = joined(2)?;
     await_carrier(&lab, Carrier::Udp)?;
     let mut stream = Stream::start(&lab, &["h1", "--"], &["h2", "--"], "10.88.0.2")?;
@@ -127,7 +127,7 @@ fn a_stream_goes_on_over_tls_while_udp_is_blocked() -> Result<()> {
 
 #[test]
 fn a_link_is_down_where_nothing_gets_through() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = joined(2)?;
     await_carrier(&lab, Carrier::Udp)?;
     let [one, other]: [Place; 2] = ["h1".parse()?, "h2".parse()?];
@@ -168,7 +168,7 @@ fn tags_are_kept(lab: &TestLab, [from, to]: [&str; 2], length: &str, tags: &[&st
 
 #[test]
 fn ipv6_and_vlan_tags_cross_sealed_links_in_frames_longer_than_these_carry() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(3)?;
     net(&lab, &["layout", "star"])?;
     for (host, address) in [("h2", "fd00:88::2/64"), ("h3", "fd00:88::3/64")] {
@@ -215,7 +215,7 @@ impl HomeLan {
 
 #[test]
 fn a_remote_host_is_on_the_lan_of_the_proxy() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(3)?;
     let home = HomeLan::behind(&lab, "h2")?;
     net(&lab, &["proxy", "h2", "--bridge", "home"])?;
@@ -238,7 +238,7 @@ fn a_remote_host_is_on_the_lan_of_the_proxy() -> Result<()> {
 
 #[test]
 fn of_two_proxies_on_one_lan_one_is_blocked_and_takes_over_from_the_other() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(3)?;
     let home = HomeLan::behind(&lab, "h2")?;
     for (host, line) in [
@@ -288,7 +288,7 @@ fn of_two_proxies_on_one_lan_one_is_blocked_and_takes_over_from_the_other() -> R
 
 #[test]
 fn what_is_sent_and_how_well_it_arrives_is_seen() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = joined(2)?;
     let mut stream = Stream::start(&lab, &["h1", "--"], &["h2", "--"], "10.88.0.2")?;
     stream.goes_on()?;
@@ -322,7 +322,7 @@ fn what_is_sent_and_how_well_it_arrives_is_seen() -> Result<()> {
 
 #[test]
 fn a_host_that_comes_later_is_linked_to_the_center() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = TestLab::up(3)?;
     let late: Place = "h3".parse()?;
     lab.lab.kill(late)?;
@@ -344,7 +344,7 @@ fn a_host_that_comes_later_is_linked_to_the_center() -> Result<()> {
 
 #[test]
 fn what_a_host_has_that_is_away_is_listed_and_it_is_said_that_it_does_not_answer() -> Result<()> {
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     let lab = joined(2)?;
     lab.lab.kill("h2".parse()?)?;
     lab.eventually("the device of h2 is listed as away", || {

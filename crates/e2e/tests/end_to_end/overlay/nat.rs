@@ -130,7 +130,7 @@ fn echo(lab: &TestLab, host: &str, arguments: &[&str]) -> Result<Program> {
 
 /// A host behind a NAT is reached over the path that it opened, also when that was forgotten.
 pub fn a_host_behind_it_is_reached() -> Result<()> {
-    let alone = e2e::alone();
+    let shared = e2e::shared();
     let lab = TestLab::up(3)?;
     let inner: Place = INNER.parse()?;
     lab.lab.kill(inner)?;
@@ -167,9 +167,9 @@ pub fn a_host_behind_it_is_reached() -> Result<()> {
     let mut server = echo(&lab, INNER, &["serve", INNER, PORT])?;
     server.wait_for(LIMIT, |line| (line == "listening").then_some(()))?;
     // What others do meanwhile is nothing to it.
-    drop(alone);
+    drop(shared);
     sleep(IDLE);
-    let _alone = e2e::alone();
+    let _shared = e2e::shared();
     for host in OUTER {
         ensure!(is_direct(&lab, host, PORTS[1])?, "{host} to {INNER} after a pause\n{}", lab.logs());
         // One datagram, which is not sent again: the NAT has to let it in.
