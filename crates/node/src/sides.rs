@@ -25,6 +25,9 @@ struct Open {
     channels: HashMap<Vid, Arc<ChannelSet>>,
 }
 
+/// The sides of an instance that are open: at most one of them, but while it is closed.
+type Both = (Option<Arc<dyn Source>>, Option<Arc<dyn Destination>>);
+
 impl Sides {
     fn lock(&self) -> MutexGuard<'_, Open> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -74,7 +77,7 @@ impl Sides {
     }
 
     /// Takes both sides of `vid` away, and ends their channels.
-    fn close(&self, vid: Vid) -> (Option<Arc<dyn Source>>, Option<Arc<dyn Destination>>) {
+    fn close(&self, vid: Vid) -> Both {
         self.close_channels(vid);
         let mut open = self.lock();
         (open.sources.remove(&vid), open.destinations.remove(&vid))
