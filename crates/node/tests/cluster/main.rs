@@ -623,7 +623,7 @@ fn a_kill_that_waits_for_a_host_says_so() {
     let mut killing = begin_kill(&cluster, "a");
     let Event::Waiting { host, outlook, .. } = killing.next_event().unwrap() else { panic!("it is done") };
     assert_eq!(host, "h1");
-    assert_eq!(outlook, "the move is rolled back, and a is ended at h1 as soon as h1 answers");
+    assert_eq!(outlook, "the move is rolled back, and a is ended on h1 as soon as h1 answers");
     cluster.start_node(0);
     while killing.next_event().unwrap() != Event::Done {}
     assert!(matches!(outcome(events), Outcome::Ended(_)));
