@@ -169,14 +169,18 @@ pub fn in_memory<M>() -> (Outbox<M>, Sent<M>) {
     (outbox, Sent { waiting, messages: PhantomData })
 }
 
-impl<M: DeserializeOwned> Sent<M> {
+impl<M> Sent<M> {
     /// Drops what was sent so far, unread.
     pub fn clear(&mut self) {
         while self.waiting.try_recv().is_ok() {}
     }
+}
+
+impl<M: DeserializeOwned> Iterator for Sent<M> {
+    type Item = M;
 
     /// The next message, if one was sent.
-    pub fn next(&mut self) -> Option<M> {
+    fn next(&mut self) -> Option<M> {
         let (message, _turn) = self.waiting.try_recv().ok()?;
         frame::decode(&message).ok()
     }

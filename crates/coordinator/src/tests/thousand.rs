@@ -110,10 +110,8 @@ async fn a_group_moves_among_a_thousand_hosts_without_sockets_and_in_virtual_tim
     // No node answers. All moves are rolled back when the time for the checks is up, and wait for their source.
     let is_rolled_back = |event: &Event| matches!(event, Event::Waiting { outlook, .. } if outlook.contains("the move is rolled back"));
     assert!(events.iter().any(is_rolled_back), "{events:?}");
-    let directed = |sent: &mut Sent<FromCoordinator>| {
-        let mut messages = std::iter::from_fn(|| sent.next());
-        messages.any(|message| matches!(message, FromCoordinator::Moves(_)))
-    };
+    let directed =
+        |sent: &mut Sent<FromCoordinator>| sent.any(|message| matches!(message, FromCoordinator::Moves(_)));
     let directed = world.nodes.iter_mut().filter_map(|(host, sent)| directed(sent).then(|| host.clone()));
     // The source is asked first, and the destinations are told that it is over.
     let expected: BTreeSet<_> = [1].into_iter().chain(101..=110).map(host).collect();
