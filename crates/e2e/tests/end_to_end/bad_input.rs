@@ -61,8 +61,8 @@ fn what_the_overlay_cannot_do_is_refused_in_words() -> Result<()> {
     refused(&["attach", "h1", "lo"], &["lo", "ip link"])?;
     net(&["attach", "h1", "tap1", "--address", "10.88.0.1/24"])?;
     refused(&["attach", "h1", "tap1"], &["tap1", "already", "detach"])?;
-    refused(&["proxy", "h1", "--bridge", "lo"], &["lo", "no bridge", "ip link add"])?;
-    refused(&["proxy", "h1", "--bridge", "nothing"], &["nothing", "no bridge"])?;
+    refused(&["proxy", "h1", "--bridge", "lo"], &["lo", "is not a bridge", "ip link add"])?;
+    refused(&["proxy", "h1", "--bridge", "nothing"], &["nothing", "is not a bridge"])?;
     refused(&["detach", "h1", "tap2"], &["tap2", "net devices"])?;
     lab.lab.kill("h2".parse()?)?;
     refused(&["attach", "h2", "tap1"], &["h2", "not connected"])?;

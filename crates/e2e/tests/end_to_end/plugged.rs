@@ -169,7 +169,7 @@ fn a_tap_that_was_there_is_plugged_in_and_stays_as_it_is() -> Result<()> {
     ip_on(&lab, "h2", "link del vm0")?;
     // A name that no device can have, a TAP with several queues, and a name that something else has.
     let failure = refused(&lab, &["attach", "h2", "a-name-that-is-too-long"])?;
-    ensure!(failure.contains("is no name for a network device"), "{failure}");
+    ensure!(failure.contains("is not a valid name for a network device"), "{failure}");
     ip_on(&lab, "h2", "tuntap add dev vm0 mode tap multi_queue")?;
     let failure = refused(&lab, &["attach", "h2", "vm0"])?;
     ensure!(failure.contains("several queues"), "{failure}");
