@@ -62,6 +62,19 @@ lint() {
     exec nice -n 19 cargo clippy --locked --quiet --workspace --all-targets --target-dir target/lints -- -D warnings
 }
 
+# A renamed test would leave its place in .config/nextest.toml without a word.
+check_filters() {
+    local name tests missing=0
+    tests=$("$nextest" nextest list --locked --workspace --lib --bins --tests --message-format oneline \
+        --ignore-default-filter 2>/dev/null) || return 1
+    while read -r name; do
+        grep -q " $name\$" <<<"$tests" && continue
+        printf '.config/nextest.toml names the test %s, which does not exist\n' "$name"
+        missing=1
+    done < <(sed -n 's/^[^#]*test(=\([^)]*\)).*/\1/p' .config/nextest.toml)
+    return $missing
+}
+
 # Built before with the same packages, so that nothing is built here, and by no test either.
 run_tests() {
     TRANSHUME_BUILT=1 "$nextest" nextest run --locked --workspace --lib --bins --tests --profile "$profile" \
@@ -73,6 +86,7 @@ run_tests() {
 step build cargo build --locked --quiet --workspace --all-targets
 [ "$failed" = 0 ] || finish
 step format cargo fmt --all --check
+step filters check_filters
 lints=$(mktemp)
 lint >"$lints" 2>&1 &
 linting=$!
