@@ -13,85 +13,85 @@ use crate::needs::Shortage;
 use crate::source::Source;
 use crate::watch::Phases;
 
-/// Runs instances of some kinds on this host. Instances outlive it: the next engine of this host finds them again.
+/// Runs instances of some kinds on this host. Instances outlive it: the next engine of this host finds them by [`Engine::recover`].
 pub trait Engine: Send + Sync {
-    /// What it can do. It never changes.
+    /// The kinds of workload that it runs, and its way of pre-copy. The result never changes.
     fn capabilities(&self) -> Capabilities;
 
-    /// Makes a place for an instance that is to be started here: its network namespace, with its link down. Nothing runs in it.
+    /// Makes the network namespace of a new instance, with its link down. Nothing runs in it until [`Local::start`]. The instance is
+    /// [`State::Prepared`] afterwards.
     ///
     /// # Errors
-    /// If the host's network is missing, there is no room, or an instance of this name is here already.
+    /// If the host's network is missing, there is no room, or an instance of this name is on this host and has not ended.
     fn create(&self, spec: &InstanceSpec) -> Result<()>;
 
-    /// An instance that is here.
+    /// Returns an instance of this host, in any state.
     ///
     /// # Errors
-    /// If it is unknown here.
+    /// If the instance is unknown on this host.
     fn local(self: Arc<Self>, name: &InstanceName) -> Result<Box<dyn Local>>;
 
-    /// Kills the instance, whatever its state; deletes namespace, link and images. Nothing to do is
-    /// no error.
+    /// Kills the instance in any state; deletes its namespace, link and images. Succeeds if the instance is unknown on this host.
     ///
     /// # Errors
-    /// If something could not be deleted.
+    /// If something cannot be deleted. The call may be repeated.
     fn destroy(&self, name: &InstanceName) -> Result<()>;
 
-    /// What is here, for a node that has just started: instances that run on, stopped ones that
-    /// wait for a decision, and what a crash has left. Each has its PIDs verified.
+    /// Finds the instances that an earlier engine of this host has left: running ones, stopped ones that wait for the move's decision, and
+    /// the remains of a crash. It verifies their PIDs. The node calls it once, before any other call.
     ///
     /// # Errors
-    /// If it cannot be found out.
+    /// If the engine's records cannot be read, or are of another release.
     fn recover(&self) -> Result<Vec<Recovered>>;
 
-    /// The side of a move that an instance leaves.
+    /// Opens the source side of a move for an instance of this host, in any state.
     ///
     /// # Errors
-    /// If it is unknown here.
+    /// If the instance is unknown on this host.
     fn source(self: Arc<Self>, name: &InstanceName) -> Result<Box<dyn Source>>;
 
-    /// The side of a move to which an instance comes. It need not be here yet.
+    /// Opens the destination side of a move. The instance may be unknown on this host until [`Destination::prepare`].
     ///
     /// # Errors
-    /// If the engine takes no instances.
+    /// If the engine accepts no instances.
     fn destination(self: Arc<Self>, name: &InstanceName) -> Result<Box<dyn Destination>>;
 }
 
-/// An instance that is on its host.
+/// An instance on its host.
 pub trait Local: Send + Sync {
-    /// Its network namespace, to listen in it.
+    /// Returns its network namespace, in which the node listens for its processes.
     ///
     /// # Errors
-    /// If it has ended.
+    /// If the instance has ended.
     fn network_namespace(&self) -> Result<OwnedFd>;
 
-    /// Starts what it runs, and brings its link up.
+    /// Starts the workload of a [`State::Prepared`] instance, and brings its link up.
     ///
     /// # Errors
-    /// If that is not possible. The instance stays created.
+    /// If the workload does not start. The instance stays prepared.
     fn start(&self) -> Result<Running>;
 
-    /// Waits until it has ended; `false` if `timeout` came first.
+    /// Waits until the instance has ended, for at most `timeout`; returns whether it has. Other calls for the instance may run meanwhile.
     ///
     /// # Errors
-    /// If it is unknown here.
+    /// If the instance is unknown on this host.
     fn wait(&self, timeout: Duration) -> Result<bool>;
 
-    /// What the kernel has ended of it for want of memory since it came to this host, as far as that is known. Does not wait
-    /// for other calls.
+    /// Returns how many of its processes the kernel has killed for lack of memory since it came to this host, as far as the engine knows.
+    /// Does not wait for other calls.
     fn shortage(&self) -> Shortage;
 }
 
-/// What an engine can do.
+/// The capabilities of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// The kinds of workload that it runs.
     pub kinds: &'static [Kind],
-    /// What decides on pre-copy rounds.
+    /// Whether the node or the engine decides on pre-copy rounds.
     pub precopy: Driver,
 }
 
-/// What decides how often memory is sent while the instance runs, and when that is enough.
+/// Decides how many pre-copy rounds send the memory of a running instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Driver {
     /// The node, which calls [`Source::precopy`] for each round.
@@ -100,30 +100,30 @@ pub enum Driver {
     Engine,
 }
 
-/// An instance that runs.
+/// A running instance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Running {
-    /// Its first process, as this host numbers it, if its processes are the host's.
+    /// The PID of its first process on this host, if its processes are processes of the host.
     pub pid: Option<i32>,
-    /// How long the call's parts took.
+    /// The parts of the call, with their durations.
     pub phases: Phases,
 }
 
-/// An instance that was found by [`Engine::recover`].
+/// An instance that [`Engine::recover`] has found.
 #[derive(Clone, Debug)]
 pub struct Recovered {
-    /// Its description.
+    /// Its specification.
     pub spec: InstanceSpec,
-    /// What it does.
+    /// Its state.
     pub state: State,
-    /// Its first process, as this host numbers it, if it has any.
+    /// The PID of its first process on this host, if it has one.
     pub pid: Option<i32>,
 }
 
-/// What an instance does.
+/// The state of an instance on one host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum State {
-    /// Its namespace is made; nothing runs in it. May have images.
+    /// Its namespace exists, and nothing runs in it. It may have images.
     Prepared,
     /// It runs.
     Running,
@@ -131,6 +131,6 @@ pub enum State {
     Stopped,
     /// It is restored and waits for the move's decision.
     Held,
-    /// It ended while nobody looked.
+    /// It has ended without a call of the node.
     Ended,
 }

@@ -1,4 +1,4 @@
-//! What goes wrong, in words.
+//! The errors of an engine's calls, each with a remedy where there is one.
 
 use std::io;
 
@@ -7,37 +7,37 @@ use instance::Blocker;
 /// The result of an engine's call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an engine's call failed. Texts are one line each.
+/// Why an engine's call failed. Each text is one line. The instance is its subject, or the node adds the host: see [`Error::on_host`].
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The host has not what the engine needs.
+    /// The host lacks something that the engine needs.
     #[error("{what}: {remedy}")]
     Unusable {
-        /// What is missing.
+        /// The missing thing, as a sentence.
         what: String,
-        /// What to do.
+        /// The remedy.
         remedy: String,
     },
-    /// What the engine tried did not succeed on this host.
+    /// An operation of the engine failed on this host.
     #[error("{what} ({reason}): {remedy}")]
     Failed {
-        /// What was not possible, as the beginning of a sentence that goes on with the host.
+        /// The failed operation, as the beginning of a sentence that continues with `on host h1`.
         what: String,
-        /// Why, in the engine's words.
+        /// The engine's reason.
         reason: String,
-        /// What to do.
+        /// The remedy.
         remedy: String,
     },
-    /// What pins the instance came after the check, and was there still when it was stopped.
+    /// A blocker arose after the check, and remained when the instance was stopped.
     #[error("{0}")]
     Pinned(Blocker),
-    /// The instance was let go, and is no more: why, in words.
+    /// The instance was released, and has ended, for this reason. It cannot be restored any more.
     #[error("it is lost: {0}")]
     Lost(String),
-    /// Who was to take the memory did not.
-    #[error("its memory was not taken ({0})")]
+    /// The receiver of the memory failed: a [`MemorySink`](crate::MemorySink) or a channel.
+    #[error("the destination did not accept its memory ({0})")]
     NotTaken(io::Error),
-    /// The caller cancelled.
+    /// The caller's [`Watch`](crate::Watch) has cancelled the call.
     #[error("cancelled")]
     Cancelled,
     /// Anything else, such as a system call that failed.
@@ -46,12 +46,12 @@ pub enum Error {
 }
 
 impl Error {
-    /// The host has not what the engine needs: what, and what to do.
+    /// An [`Error::Unusable`].
     pub fn unusable(what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self::Unusable { what: what.into(), remedy: remedy.into() }
     }
 
-    /// What has gone wrong on `host`.
+    /// The error as a sentence that names `host`, without the remedy.
     #[must_use]
     pub fn on_host(&self, host: &str) -> String {
         match self {
@@ -62,7 +62,7 @@ impl Error {
         }
     }
 
-    /// What the user can do about it, if that is known.
+    /// The remedy: what the user can do about the error, if that is known.
     #[must_use]
     pub fn remedy(&self) -> Option<&str> {
         match self {

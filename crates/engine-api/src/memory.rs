@@ -1,45 +1,50 @@
-//! The memory of an instance on its way out: while it runs, and at last when it stands still.
+//! The memory of an instance that leaves its host: first while the instance runs, at last when it is stopped.
 
 use std::io;
 
 use instance::Region;
 
-/// Bytes in a page.
+/// The size of a page, in bytes.
 pub const PAGE: usize = 4096;
 
-/// Takes the memory of an instance, in accounts of which the last one counts. What the destination has already is not sent again.
+/// Accepts the memory of an instance in accounts. An account describes the whole memory at one moment; the last account is the memory
+/// that the destination restores. The node sends only pages that the destination does not have already.
+///
+/// An account is [`begin`](MemorySink::begin), any number of the calls for regions and pages, and [`end`](MemorySink::end). An account without
+/// `end` is void; the engine may begin another one.
 pub trait MemorySink: Send + Sync {
-    /// An account begins. What those before it have told may be void, and is still worth knowing.
+    /// Begins an account. Pages of earlier accounts may be outdated, and remain useful: the node compares new pages with them.
     ///
     /// # Errors
-    /// If the sink can take nothing.
+    /// If the sink can accept nothing.
     fn begin(&self) -> io::Result<()>;
 
-    /// Says that there is this region, which may have no pages.
+    /// Announces a region, which may have no pages.
     ///
     /// # Errors
     /// As [`MemorySink::take`].
     fn open(&self, region: Region) -> io::Result<()>;
 
-    /// Says how many bytes of pages the account will have, as far as that is known.
+    /// Announces how many bytes of pages the account will have, as far as the engine knows. It serves the display of progress.
     fn expect(&self, bytes: u64);
 
-    /// Takes whole pages that lie at `address`, one behind the other.
+    /// Accepts consecutive whole pages of `region` that begin at `address`.
     ///
     /// # Errors
-    /// If they are not taken; then nothing more is.
+    /// If the pages cannot be sent. The sink then accepts nothing more, and the engine's call returns
+    /// [`Error::NotTaken`](crate::Error::NotTaken).
     fn take(&self, region: Region, address: u64, pages: &[u8]) -> io::Result<()>;
 
-    /// Whether [`MemorySink::take_later`] leaves pages where they are.
+    /// Whether [`MemorySink::take_later`] leaves pages at the source, as in a post-copy move.
     fn leaves_pages(&self) -> bool;
 
-    /// As [`MemorySink::take`], of pages that an instance can be restored without: whoever touches one will wait for it.
+    /// Like [`MemorySink::take`], for pages that may arrive after the restore: a process that touches one waits for it.
     ///
     /// # Errors
     /// As [`MemorySink::take`].
     fn take_later(&self, region: Region, address: u64, pages: &[u8]) -> io::Result<()>;
 
-    /// All of the account has been told.
+    /// Ends the account, which is complete.
     ///
     /// # Errors
     /// As [`MemorySink::take`].

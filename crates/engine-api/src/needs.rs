@@ -1,31 +1,31 @@
-//! What pins an instance to its host, and what it needs at its destination.
+//! The result of checking an instance: its blockers, and its needs at the destination.
 
 use instance::Blocker;
 use serde::{Deserialize, Serialize};
 
-/// What [`Source::check`](crate::Source::check) finds.
+/// The result of [`Source::check`](crate::Source::check).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// What pins the instance here. Empty: it can leave.
+    /// Reasons why the instance cannot leave this host. Without any, it can leave.
     pub blockers: Vec<Blocker>,
-    /// What it needs at its destination.
+    /// Its needs at the destination.
     pub needs: Needs,
 }
 
-/// What an instance needs at its destination.
+/// The needs of an instance at its destination.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Needs {
-    /// Memory that it has in use, in bytes.
+    /// The memory that it uses, in bytes.
     pub memory: u64,
-    /// What else only an engine of the same kind understands: files, versions, CPU features.
+    /// Needs that only an engine of the same kind can decode: files, versions, CPU features.
     pub details: Vec<u8>,
 }
 
-/// How often the kernel has ended a process of an instance for want of memory, and the limit in bytes if that was reached.
+/// The kernel's kills of an instance's processes for lack of memory (OOM kills).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shortage {
-    /// Processes that were ended.
+    /// The number of killed processes.
     pub kills: u64,
-    /// The limit of the instance's cgroup; `None` if it is the host that had no more.
+    /// The memory limit of the instance's cgroup in bytes, if the instance reached it; `None` if the host had no more memory.
     pub limit: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! Memory that comes after the instance, which runs at the destination.
+//! Post-copy: the instance runs at the destination, and missing pages follow on demand.
 //!
 //! ```text
 //! destination's engine ──Wanted──▶ node ═══▶ the source's node ──▶ LeftMemory of its stopped instance
@@ -11,79 +11,83 @@ use instance::Region;
 
 use crate::error::Result;
 
-/// The most pages that are wanted at a time.
+/// The number of pages that one request may ask for.
 pub const MAX_PAGES: u64 = 256;
 
-/// The source's side: the memory of the stopped instance.
+/// The source's end of post-copy: the memory of the stopped instance. Several threads may read at the same time.
 pub trait LeftMemory: Send + Sync {
-    /// Reads whole pages.
+    /// Reads whole pages of `region` that begin at `address`, and fills `into` with them.
     ///
     /// # Errors
-    /// If there is no such memory, or not any more.
+    /// If the pages do not exist, or not any more: see [`LeftMemory::is_lost`].
     fn read(&self, region: Region, address: u64, into: &mut [u8]) -> io::Result<()>;
 
-    /// Whether the memory cannot be had any more.
+    /// Whether the memory is lost: the stopped instance has ended.
     fn is_lost(&self) -> bool;
 }
 
-/// The destination's side. It outlives the node: the next node gets it again, and goes on.
+/// The destination's end of post-copy: the requests of one instance for missing pages. The requests outlive the node: after a restart, the
+/// node opens them again with [`Destination::postcopy`](crate::Destination::postcopy), and continues.
+///
+/// One thread calls [`next`](Postcopy::next), while others call the other methods.
 pub trait Postcopy: Send + Sync {
-    /// The source can be asked from now on. What was wanted before is wanted anew.
+    /// Says that a connection to the source is open. The engine repeats all requests that were not supplied. The node calls this for each
+    /// new connection.
     ///
     /// # Errors
     /// If the instance has ended.
     fn begin(&self) -> io::Result<()>;
 
-    /// Waits for what happens next; `None` if the instance has ended, or what gives it its memory.
+    /// Waits for the next event, without a time limit; `None` if the instance or its pager has ended.
     ///
     /// # Errors
-    /// As for `None`.
+    /// If the connection to the pager fails, with the same meaning as `None`.
     fn next(&self) -> io::Result<Option<PostcopyEvent>>;
 
-    /// Gives the instance pages as they were at the source.
+    /// Gives the instance requested pages, with their contents at the source.
     ///
     /// # Errors
-    /// If the instance has ended, or these are more pages than were wanted.
+    /// If the instance has ended, or these are more pages than it may request at once.
     fn supply(&self, region: Region, address: u64, pages: &[u8]) -> io::Result<()>;
 
-    /// Nothing is missing any more, as the last event has said.
+    /// Ends post-copy after [`PostcopyEvent::Whole`]: the engine records durably that no page is missing.
     ///
     /// # Errors
-    /// If that cannot be written down.
+    /// If the record cannot be written.
     fn finish(&self) -> Result<()>;
 }
 
-/// What happens to an instance without all its memory.
+/// An event of an instance that lacks a part of its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PostcopyEvent {
-    /// It wants these pages.
+    /// It requests these pages.
     Wanted(Wanted),
-    /// How far it is.
+    /// Its progress.
     Progress(Fetched),
-    /// Nothing is missing any more.
+    /// No page is missing any more. This is the last event.
     Whole(Fetched),
 }
 
-/// Pages that an instance lacks.
+/// A request for consecutive missing pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Of which region.
+    /// Their region.
     pub region: Region,
-    /// Where they were.
+    /// The address of the first page in the region.
     pub address: u64,
-    /// How many: at most [`MAX_PAGES`].
+    /// The number of pages, at most [`MAX_PAGES`].
     pub pages: u64,
-    /// Whether nobody waits for them yet.
+    /// Whether no process waits for them: the engine prefetches them. Other requests precede.
     pub ahead: bool,
 }
 
-/// How much of an instance's memory has come after it, in bytes.
+/// The progress of post-copy, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fetched {
-    /// What somebody waited for.
+    /// Pages that a process waited for.
     pub demanded: u64,
-    /// What came before anybody needed it.
+    /// Pages that arrived before a process needed them.
     pub pushed: u64,
-    /// What is missing still.
+    /// Pages that are still missing.
     pub left: u64,
 }

@@ -1,4 +1,4 @@
-//! The side of a move that an instance leaves.
+//! The source side of a move: the host that an instance leaves.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,79 +13,85 @@ use crate::needs::Report;
 use crate::postcopy::LeftMemory;
 use crate::watch::{Phases, Watch};
 
-/// One instance that may leave its host. Opening it does nothing to the instance, whatever that does. A node that starts again opens another
-/// one for the same instance, and goes on with that.
+/// The source side of one instance's move. Opening it does not change the instance. A node that restarts opens another source side for the
+/// same instance, in any state, and continues with that.
 ///
-/// Dropping it takes back what it has got ready, if the instance runs, and ends what goes over its channels. Neither the instance nor
-/// its images end with it.
+/// A move calls [`check`](Source::check), [`precopy`](Source::precopy), [`ready`](Source::ready) and [`suspend`](Source::suspend), in this
+/// order, each of them for a running instance. The end of a move is [`resume`](Source::resume) after a rollback, and
+/// [`Engine::destroy`](crate::Engine::destroy) after a commit.
+///
+/// Dropping it undoes its preparations of `check` and `ready` if the instance runs, and ends its channels. The instance and its images
+/// stay. A dry run opens another source side beside an open one; it must not affect that.
 pub trait Source: Send + Sync {
-    /// What pins the instance here, and what it needs elsewhere. Does not disturb it. If nothing pins it and `intent` is to leave, the
-    /// engine gets ready for [`Source::suspend`] from now on, while the caller goes on.
+    /// Reports the blockers of the running instance, and its needs at the destination. Does not disturb it. If there is no blocker and
+    /// `intent` says that the instance leaves, the engine starts to prepare [`Source::suspend`] in the background.
     ///
     /// # Errors
-    /// If it cannot be inspected; what pins it is in the report.
+    /// If the instance cannot be inspected. A blocker is no error, but a part of the report.
     fn check(&self, intent: Intent) -> Result<Report>;
 
-    /// Sends the memory of the instance as it is now, and returns when that is handed over. The instance runs on. If
-    /// [`Driver::Node`](crate::Driver) drives pre-copy, this is one round, in one account; else it is all of them.
+    /// Sends the present memory of the running instance, and returns when all of it is handed over. The instance runs on. With
+    /// [`Driver::Node`](crate::Driver::Node), one call is one pre-copy round and gives one account to `to.memory`; the node repeats it. With
+    /// [`Driver::Engine`](crate::Driver::Engine), the node makes one call, in which the engine does all rounds. The call takes as long as the
+    /// network does: the timeout of `watch` does not apply.
     ///
     /// # Errors
-    /// [`Error::NotTaken`](crate::Error::NotTaken); [`Error::Cancelled`](crate::Error::Cancelled).
+    /// [`Error::NotTaken`](crate::Error::NotTaken) if `to` fails; [`Error::Cancelled`](crate::Error::Cancelled).
     fn precopy(&self, to: Outgoing<'_>, watch: &Watch<'_>) -> Result<()>;
 
-    /// Waits until [`Source::suspend`] can begin at once, while the instance still works.
+    /// Waits until [`Source::suspend`] can begin at once. The instance works meanwhile. This is the one wait before the blackout.
     ///
     /// # Errors
-    /// If it takes longer than `watch` allows; [`Error::Cancelled`](crate::Error::Cancelled).
+    /// If it takes longer than the timeout of `watch`; [`Error::Cancelled`](crate::Error::Cancelled).
     fn ready(&self, watch: &Watch<'_>) -> Result<()>;
 
-    /// Cuts the link, stops the instance, and tells the rest of its memory to `memory`, more than once if that is begun anew;
-    /// without `memory` it is among the image files. If this fails or is cancelled, the instance runs on and its link is up.
+    /// Cuts the link, stops the instance, and writes its image files. It gives the rest of the memory to `memory`; an engine that repeats
+    /// its dump begins another account. Without `memory`, the image files contain the memory. The instance is
+    /// [`State::Stopped`](crate::State::Stopped) afterwards. If the call fails or is cancelled, the instance runs on with its link up.
     ///
     /// # Errors
-    /// With the engine's reason in one sentence; [`Error::NotTaken`](crate::Error::NotTaken);
-    /// [`Error::Cancelled`](crate::Error::Cancelled).
+    /// [`Error::Failed`](crate::Error::Failed) with the engine's reason; [`Error::Pinned`](crate::Error::Pinned) if a blocker arose after
+    /// the check; [`Error::NotTaken`](crate::Error::NotTaken) if `memory` fails; [`Error::Cancelled`](crate::Error::Cancelled).
     fn suspend(&self, memory: Option<&dyn MemorySink>, watch: &Watch<'_>) -> Result<Dump>;
 
-    /// Lets the stopped instance run, with its link up, once the move is rolled back. Its images are deleted. One that runs on
-    /// already is no error.
+    /// Lets the stopped instance run after a rollback, with its link up, and deletes its images. Succeeds if the instance runs already.
     ///
     /// # Errors
-    /// If the instance is gone.
+    /// If a process of the instance has ended.
     fn resume(&self) -> Result<Running>;
 
-    /// The memory of the stopped instance, for a destination where it runs without all of it.
+    /// Returns access to the memory of the stopped instance, for the destination of a post-copy move.
     ///
     /// # Errors
-    /// If it is not there any more.
+    /// If the instance is not stopped, or its memory does not exist any more.
     fn left_memory(&self) -> Result<Arc<dyn LeftMemory>>;
 }
 
-/// What a check is for.
+/// The purpose of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Intent {
-    /// Whether the instance leaves if nothing pins it.
+    /// Whether the instance leaves if it has no blocker. A dry run leaves this unset.
     pub leaves: bool,
-    /// Whether all of it stays in files of this host, which need room here.
+    /// Whether the instance is saved as a checkpoint: files of this host contain all its memory, and need room here.
     pub is_saved: bool,
 }
 
-/// Where a source's memory goes while the instance runs.
+/// The ways from [`Source::precopy`] to the destination.
 #[derive(Clone, Copy)]
 pub struct Outgoing<'a> {
-    /// Pages, which the node sends on.
+    /// Accepts pages, which the node sends to the destination.
     pub memory: &'a dyn MemorySink,
-    /// For what the engine sends by itself.
+    /// Byte channels, for the engine's own protocol.
     pub channels: &'a Arc<dyn Channels>,
 }
 
-/// What [`Source::suspend`] leaves in files. They stay until the instance runs again or is destroyed.
+/// The image files that [`Source::suspend`] has written. They stay until the instance runs again or is destroyed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dump {
-    /// Where the image files are.
+    /// The directory of the image files.
     pub directory: PathBuf,
-    /// These.
+    /// The image files that the node sends or saves.
     pub images: Vec<ImageFile>,
-    /// How long the dump's parts took.
+    /// The parts of the dump, with their durations.
     pub phases: Phases,
 }

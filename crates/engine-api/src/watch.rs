@@ -1,31 +1,31 @@
-//! How a caller follows a long call, and ends it early.
+//! Progress and cancellation of a long call.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// See the module.
+/// Follows a long call, and ends it early.
 pub struct Watch<'a> {
-    /// Asked whenever the engine can stop; `true` cancels.
+    /// The engine calls this wherever it can stop; `true` cancels the call.
     pub cancelled: &'a (dyn Fn() -> bool + Sync),
-    /// Told when a phase ends.
+    /// The engine calls this at the end of each part.
     pub progress: &'a (dyn Fn(&Phase) + Sync),
-    /// The longest that the call may take.
+    /// How long the call may take.
     pub timeout: Duration,
 }
 
 impl Watch<'static> {
-    /// Neither cancels nor listens.
+    /// Never cancels, and ignores progress.
     pub const QUIET: Self =
         Self { cancelled: &|| false, progress: &|_| {}, timeout: Duration::from_secs(60) };
 }
 
-/// A part of a call, and how long it took.
+/// A part of a call, with its duration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Phase {
-    /// What was done, in a word or two.
+    /// The name of the part, in a word or two.
     pub name: String,
-    /// How long it took, in microseconds.
+    /// Its duration, in microseconds.
     pub elapsed_us: u64,
 }
 
