@@ -1,7 +1,7 @@
-//! The process engine as a node calls it, by the traits of [`engine_api`].
+//! The process engine as an engine of a node: it implements the traits of [`engine_api`].
 //!
-//! What is CRIU's own stays behind them: that it is started before an instance stops, that dumps take turns, whose pages they are, and
-//! what its image files are called.
+//! CRIU's peculiarities stay behind these traits: its start before an instance stops, the turns of dumps, the owners of pages, and
+//! the names of image files.
 
 mod destination;
 mod images;
@@ -94,13 +94,13 @@ impl From<crate::Error> for Error {
     }
 }
 
-/// What CRIU says comes last: it is meant for those who know CRIU.
+/// CRIU's own message comes last: it is for readers who know CRIU.
 fn criu_failed(doing: &str, reason: &str) -> Error {
     let what = match doing {
         "dump" => "its processes could not be dumped",
         _ => "it could not be restored",
     };
-    // CRIU compares what is open with what it was when that was written down.
+    // CRIU compares open files with their recorded sizes.
     let remedy = if reason.contains(" has bad size ") {
         "restore that file to its contents at the time of the checkpoint, or save the instance again"
     } else {
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_of_criu_names_the_host_and_has_its_words_last() {
+    fn a_failure_of_criu_names_the_host_and_ends_with_its_message() {
         let dumped = of_criu("dump", "File \"x\" is odd");
         assert_eq!(
             dumped.on_host("h1"),
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_host_lacks_is_said_with_its_name() {
+    fn a_full_host_is_named() {
         let full = Error::from(crate::Error::NoRoom("the images of `a` in /x".into()));
         assert_eq!(full.on_host("h1"), "host h1: there is no room for the images of `a` in /x");
         assert_eq!(full.remedy(), Some("free space there, or choose another host"));

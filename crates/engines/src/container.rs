@@ -50,7 +50,7 @@ use crate::linux::task::{Task, TaskId};
 use crate::report::Shortage;
 use instance::container::{Bind, Config};
 
-/// How long what was killed may take to end.
+/// How long killed processes may take to end.
 const KILLED: Duration = Duration::from_secs(10);
 
 /// A container on this host.
@@ -59,19 +59,19 @@ pub struct Container {
     runtime: Runtime,
     folder: PathBuf,
     overlay: Overlay,
-    /// Whether the directory below its layer is an image's.
+    /// Whether the directory below its layer belongs to a container image.
     is_of_image: bool,
-    /// What the user shows it of the host.
+    /// The user's bind mounts of the host.
     own: Vec<Bind>,
-    /// All that it sees of the host beside its root.
+    /// All bind mounts of the host.
     binds: Vec<Bind>,
     /// The cgroup controllers that its limits need.
     controllers: Vec<String>,
-    /// Where file systems are mounted in it.
+    /// The mount points in it.
     places: Vec<PathBuf>,
-    /// What the runtime has made, as long as it waits to be started.
+    /// The first process that the runtime has made, as long as it waits to be started.
     waiting: Option<Task>,
-    /// By which its processes join its cgroups, for those that are yet to come.
+    /// The files with which later processes join its cgroups.
     doors: Vec<File>,
     /// Its limit of processes while it is restored.
     lifted: Option<LiftedLimit>,
@@ -83,7 +83,7 @@ impl Container {
         self.binds.iter().filter(|bind| !self.own.contains(bind))
     }
 
-    /// Refuses what is missing on this host: the runtime names it by a call that failed.
+    /// Refuses what is missing on this host: the runtime's own error would only name a failed call.
     pub fn all_is_here(&self) -> Result<()> {
         let name = &self.name;
         if !self.overlay.rootfs().is_dir() {
@@ -107,7 +107,7 @@ impl Container {
         }
     }
 
-    /// Has the runtime make it, with a first process that `init` runs. Nothing runs in it yet.
+    /// Lets the runtime make it, with a first process that `init` runs. Nothing runs in it yet.
     pub fn make(
         &mut self,
         program: &Program,
@@ -142,7 +142,7 @@ impl Container {
         self.is_mounted_as_said(pid)
     }
 
-    /// A path through a symbolic link, or a file system below another one, is not what CRIU would be told.
+    /// Refuses a path through a symbolic link, and a file system mounted below another one: CRIU would get wrong mount points.
     fn is_mounted_as_said(&self, pid: i32) -> Result<()> {
         let mounts = mountpoints(pid).doing(|| format!("reading the mounts of `{}`", self.name))?;
         for Bind { source, destination } in &self.binds {
@@ -169,7 +169,7 @@ impl Container {
         Ok(())
     }
 
-    /// What `tar` complains of.
+    /// The file with `tar`'s standard error.
     fn tar_log(&self) -> PathBuf {
         self.folder.join("tar.log")
     }
@@ -278,7 +278,7 @@ impl RootFileSystem for Container {
         if self.runtime.knows_of_it()
             && let Err(error) = self.runtime.call(&["delete", "--force"])
         {
-            // It may be gone itself, or be used by what has just been killed.
+            // Its folder may be gone, or still be used by a process that was just killed.
             let cleared = cgroup::remove(&self.cgroup());
             cleared.map_err(|_| error)?;
         }

@@ -1,4 +1,4 @@
-//! How an instance is, and how its calls are followed: as [`engine_api`] has it.
+//! The states of an instance, and how a caller follows a call: types of [`engine_api`], and the result of a dump.
 
 pub use engine_api::{Phase, Phases, Recovered, Running, State, Watch};
 use instance::ImageFile;
@@ -9,6 +9,6 @@ use serde::{Deserialize, Serialize};
 pub struct Dump {
     /// The images, in order of their names.
     pub images: Vec<ImageFile>,
-    /// How long the dump's parts took.
+    /// The parts of the dump, with their durations.
     pub phases: Phases,
 }

@@ -27,7 +27,7 @@ pub enum Error {
     /// The engine cannot work on this host.
     #[error("{what}: {remedy}")]
     Unusable {
-        /// What is missing on this host.
+        /// The missing thing, as a sentence.
         what: String,
         /// The remedy.
         remedy: String,

@@ -47,19 +47,18 @@ use crate::criu::{guard, pager};
 use crate::linux::orphans;
 use instance::Program;
 
-/// How long the end of a command may be told later than it came, as long as its connections have not sent all. A lost packet is sent
-/// again after a fifth of a second,
+/// How long to delay the report of the command's end while its connections have unsent data. TCP retransmits a lost packet after a
+/// fifth of a second.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// and it is looked so often.
+/// The interval between checks for unsent data.
 const LOOK_MS: libc::c_int = 5;
 
-/// Where init itself works: on every host, and writable, since CRIU mounts the instance's `/proc`
-/// in there for a moment.
+/// Init's working directory: it exists on every host and is writable, since CRIU mounts the instance's `/proc` there for a moment.
 pub(crate) const DIRECTORY: &str = "/tmp";
 
-/// The arguments from which [`run`] knows what to do: whether there is a standard input, whether it is in a container, user,
-/// group, groups, directory, command.
+/// The arguments for [`run`]: whether there is a standard input, whether init is in a container, user, group, groups, directory,
+/// command.
 pub(crate) fn arguments(program: &Program, in_container: bool) -> Vec<String> {
     let groups: Vec<String> = program.groups.iter().map(u32::to_string).collect();
     let directory = program.directory.display().to_string();
@@ -71,14 +70,13 @@ pub(crate) fn arguments(program: &Program, in_container: bool) -> Vec<String> {
     arguments
 }
 
-/// Runs a command as the first process of an instance, and returns its exit code once the node
-/// has recorded it. `arguments` are those that the engine adds to
-/// [`Config::init`](crate::Config::init); they may also tell it to guard a CRIU, to unpack
-/// an image, or to page an instance.
+/// Runs a command as the first process of an instance, and returns its exit code after the node has recorded it. The engine adds
+/// `arguments` to [`Config::init`](crate::Config::init). They may also tell this program to guard a CRIU, to unpack an image, or to
+/// page an instance.
 ///
 /// # Errors
-/// If signals cannot be set up, or the arguments are not the engine's. A command that does not
-/// start is reported to the node, with the code that a shell would give.
+/// If signals cannot be set up, or the arguments are not the engine's. A command that does not start is no error: init reports it
+/// to the node, with the exit code that a shell would give.
 pub fn run(arguments: &[OsString]) -> io::Result<i32> {
     if let Some((_, rest)) = arguments.split_first().filter(|(first, _)| *first == guard::WORD) {
         return guard::run(rest).map(|()| 0);
@@ -105,9 +103,9 @@ struct Init {
     child: Child,
     node: Attachment,
     sessions: Sessions,
-    /// Until when the kernel may go on sending what the command has left to it, once that has ended.
+    /// The end of the delay for data that the command has left to the kernel, once the command has ended.
     last_words_until: Option<Instant>,
-    /// The command's end is on its way in the present connection.
+    /// Whether the command's end has been sent over the present connection.
     told_end: bool,
 }
 
@@ -132,8 +130,8 @@ impl Init {
         }
     }
 
-    /// Takes a packet of output from the pipes, if the node takes it from us. One at a time: the node's word to suspend
-    /// must not wait behind a command that writes without end.
+    /// Reads a packet of output from the pipes, if the node accepts it. One at a time: the node's `Suspend` must not wait behind a
+    /// command that writes without end.
     fn carry_output(&mut self) {
         if !self.node.has_room() {
             return;
@@ -149,14 +147,14 @@ impl Init {
         }
     }
 
-    /// Whether the end is to be told later: the instance's connections go with its network then, and what was lost on its way would be
-    /// sent again by nobody.
+    /// Whether to report the end later. With the instance's network, its connections disappear, and lost packets would not be
+    /// retransmitted.
     fn has_last_words(&mut self) -> bool {
         let until = *self.last_words_until.get_or_insert_with(|| Instant::now() + LAST_WORDS);
         Instant::now() < until && !orphans::have_sent()
     }
 
-    /// Sleeps until something can be done; the descriptors that are ready.
+    /// Sleeps until a descriptor is ready or a timeout ends. Returns the descriptors that are ready.
     fn wait(&self) -> io::Result<Vec<RawFd>> {
         let mut polls = vec![interest(self.signals.as_fd().as_raw_fd(), libc::POLLIN)];
         polls.extend(self.node.interest().map(|(fd, events)| interest(fd, events)));
@@ -174,17 +172,17 @@ impl Init {
 
     /// How long it can sleep, in milliseconds; -1 for ever.
     fn patience(&self) -> libc::c_int {
-        // Nothing else tells of an end that came together with output.
+        // No other event reports an end that came together with output.
         if self.node.has_room() && untold(&self.child, self.told_end).is_some() {
             return if self.last_words_until.is_some() { LOOK_MS } else { 0 };
         }
         let patience = self.node.retry_after().into_iter().chain(self.sessions.retry_after()).min();
-        // Rounded up: what is due within a millisecond is not asked for again and again until then.
+        // Rounded up: a timeout of less than a millisecond must not cause repeated polls.
         patience.map_or(-1, |time| time.as_micros().div_ceil(1000) as libc::c_int)
     }
 }
 
-/// The command's end, unless it was told.
+/// The command's end, unless it was sent.
 fn untold(child: &Child, told: bool) -> Option<&ToNode> {
     child.end().filter(|_| !told)
 }

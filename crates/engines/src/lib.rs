@@ -1,19 +1,19 @@
 //! Engines: start, check, dump, restore and end instances on their host.
 //!
-//! * `backend`: the process engine as a node calls it, by the traits of [`engine_api`].
-//! * [`engine`]: the states of an instance, and how calls are followed.
+//! * `backend`: implements the traits of [`engine_api`] for the process engine.
+//! * [`engine`]: the states of an instance, and how a caller follows a call.
 //! * [`process`]: the engine for process trees and containers.
 //! * [`container`]: root file systems of containers.
 //! * [`init`]: the instance's first process.
-//! * [`criu`]: a run of CRIU, what it needs, and what it lacks.
-//! * [`linux`]: what the kernel tells and does.
+//! * [`criu`]: runs CRIU, and repairs what CRIU does not carry.
+//! * [`linux`]: interfaces of the kernel.
 //! * [`memory`]: the interface that receives an instance's memory.
 //! * [`pager`]: post-copy: fetches the missing pages of a running instance.
 //! * [`report`]: the blockers of an instance, and its needs at the destination.
 //! * [`error`]: the errors of an engine.
 //!
-//! Folders depend one way, as the crates do that they may become: `linux` ← `criu` ← `init` ← `container` ← `process`, and all on
-//! the types beside them; `backend` is above all of them.
+//! Folders depend on each other in one direction, so that they can become crates: `linux` ← `criu` ← `init` ← `container` ←
+//! `process`, and all on the types beside them; `backend` is above all of them.
 
 mod backend;
 mod container;

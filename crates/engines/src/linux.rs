@@ -1,4 +1,4 @@
-//! Interfaces of the kernel. Nothing here knows of CRIU, containers or moves.
+//! Interfaces of the kernel. Nothing here depends on CRIU, containers or moves.
 //!
 //! * [`task`], [`pending`], [`call`]: processes, pending signals and system calls of their threads;
 //! * [`sockets`], [`orphans`]: socket options, and closed connections with unsent data;

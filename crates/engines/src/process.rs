@@ -1,9 +1,8 @@
 //! The engine for process trees, on CRIU.
 //!
-//! An instance has PID, network and UTS namespaces of its own and shares the rest with its host, also
-//! `/proc`: CRIU carries a mount namespace only at the price of describing each of its mounts, and a
-//! tree without one costs nothing. A process that reads `/proc/self` sees itself; one that reads `/proc/PID` with a PID of its own
-//! namespace sees another process.
+//! An instance has PID, network and UTS namespaces of its own, and shares the rest with its host, including `/proc`. CRIU can dump
+//! a mount namespace, but must then describe each of its mounts; a tree without one costs nothing. A process that reads
+//! `/proc/self` sees itself; a process that reads `/proc/PID` with a PID of its own namespace sees another process.
 //!
 //! ```text
 //! node (host's network)
@@ -12,11 +11,11 @@
 //!       └ command
 //! ```
 //!
-//! * [`tree`]: the process tree of an instance, and the steps of which the engine's calls are made;
+//! * [`tree`]: the process tree of an instance, and the steps of the engine's calls;
 //! * [`network`]: its network device;
 //! * [`launch`], [`host_root`]: its first process, and its root file system if it is no container;
-//! * [`record`]: what is known of it, on disk;
-//! * [`site`], [`host`]: what a host gives its instances, and what it has to offer.
+//! * [`record`]: the durable record of an instance;
+//! * [`site`], [`host`]: the resources that a host offers to its instances, and its features and versions.
 
 mod host;
 mod host_root;
@@ -60,10 +59,10 @@ use crate::stopwatch::Stopwatch;
 /// to accept. Each try stops it for hundredths of a second, or for a quarter of a second if closed connections have unsent data.
 const INSISTENCE: Duration = Duration::from_secs(3);
 
-/// The engine. One for each state directory.
+/// The engine; one for each state directory.
 pub struct ProcessEngine {
     config: Config,
-    /// The limit of descriptors that instances start with: what this process had when the engine was made.
+    /// The descriptor limit of a new instance: this process's own limit when the engine was made.
     descriptors: ResourceLimit,
     records: Records,
     site: Site,
@@ -72,10 +71,10 @@ pub struct ProcessEngine {
 }
 
 impl ProcessEngine {
-    /// An engine that knows of no instance yet: see [`ProcessEngine::recover`].
+    /// Makes an engine that does not know its instances yet: see [`ProcessEngine::recover`].
     ///
     /// # Errors
-    /// If the state directory or one for images cannot be made, or others have power over it.
+    /// If the state directory or a directory for images cannot be made, or other users can write to it.
     pub fn new(mut config: Config) -> Result<Self> {
         for directory in &mut config.images {
             // CRIU works in another directory.
@@ -96,7 +95,7 @@ impl ProcessEngine {
         lock(&self.instances).get(name).cloned().ok_or_else(|| Error::Unknown(name.clone()))
     }
 
-    /// Refuses a call for an instance that is not here.
+    /// Refuses a call for an instance that is unknown on this host.
     pub(crate) fn must_have(&self, name: &InstanceName) -> Result<()> {
         self.find(name).map(drop)
     }
@@ -121,10 +120,10 @@ impl ProcessEngine {
 
 /// An instance's life and moves. Calls for different instances run side by side; the caller orders calls for one instance.
 impl ProcessEngine {
-    /// What this host has to offer. Cached after the first call, except for its room.
+    /// Returns the features, versions and free resources of this host. Cached after the first call, except for its room.
     ///
     /// # Errors
-    /// If the engine cannot work here at all (not root, no CRIU, `criu check` fails).
+    /// If the engine cannot work on this host at all (not root, no CRIU, `criu check` fails).
     pub fn host(&self) -> Result<Host> {
         let host = match self.host.get() {
             Some(host) => host.clone(),
@@ -143,12 +142,12 @@ impl ProcessEngine {
         })
     }
 
-    /// Makes the instance's network namespace, with its link down. Nothing runs in it.
-    /// Both for a first start and at the destination of a move. For the latter, `memory` is what
-    /// [`Needs::images`] says of the source's report: images of that size must fit.
+    /// Makes the instance's network namespace, with its link down. Nothing runs in it. The engine calls this for a first start, and
+    /// at the destination of a move. For a move, `memory` is [`Needs::images`] of the source's report: images of that size must
+    /// fit.
     ///
     /// # Errors
-    /// If the bridge is missing, there is no room, or an instance of this name is here already.
+    /// If the bridge is missing, there is no room, or an instance of this name is on this host and has not ended.
     pub fn prepare(&self, spec: &InstanceSpec, memory: u64) -> Result<()> {
         let name = &spec.name;
         if let Ok(present) = self.find(name) {
@@ -163,7 +162,7 @@ impl ProcessEngine {
                 return Err(error);
             }
         };
-        // Noted first: what a crash leaves of a container is found by it.
+        // Recorded first: after a crash, the record leads to the remains of a container.
         let made = self.records.save(&live.record).and_then(|()| live.make_root(&self.site));
         if let Err(error) = made {
             live.remove()?;
@@ -181,10 +180,10 @@ impl ProcessEngine {
         }
     }
 
-    /// The instance's network namespace, to listen in it: see [`fabric::netns::enter`].
+    /// Returns the instance's network namespace, in which the node listens: see [`fabric::netns::enter`].
     ///
     /// # Errors
-    /// If the instance is unknown here or has ended.
+    /// If the instance is unknown on this host or has ended.
     pub fn network_namespace(&self, name: &InstanceName) -> Result<OwnedFd> {
         let instance = self.find(name)?;
         let live = lock(&instance);
@@ -194,7 +193,7 @@ impl ProcessEngine {
     /// Starts the prepared instance's command and brings its link up.
     ///
     /// # Errors
-    /// If its directory or user does not allow it. The instance stays prepared.
+    /// If its directory or user does not permit the start. The instance stays prepared.
     pub fn start(&self, name: &InstanceName) -> Result<Running> {
         let instance = self.find(name)?;
         let mut live = lock(&instance);
@@ -210,11 +209,11 @@ impl ProcessEngine {
         Ok(Running { pid: Some(pid), phases: clock.stop() })
     }
 
-    /// Source: what pins the instance here, and what it needs elsewhere. Does not disturb it. `keeps_memory` says whether its memory
-    /// is to be among the images, which then need room for that here: see [`ProcessEngine::suspend`].
+    /// Source: reports the instance's blockers, and its needs at the destination. Does not disturb it. `keeps_memory` says whether
+    /// the images will contain the memory, and so need room for it on this host: see [`ProcessEngine::suspend`].
     ///
     /// # Errors
-    /// If it cannot be inspected; what pins it is in the report.
+    /// If the instance cannot be inspected. A blocker is no error, but a part of the report.
     pub fn check(&self, name: &InstanceName, keeps_memory: bool) -> Result<Report> {
         let host = self.host()?;
         let instance = self.find(name)?;
@@ -222,7 +221,7 @@ impl ProcessEngine {
         live.must_be(State::Running)?;
         live.must_be_whole()?;
         let check::Found { mut blockers, files, memory, kept, layer } = check::inspect(&live.subject()?)?;
-        // Pages that are told to somebody else need no room here.
+        // Pages that a sink accepts need no room here.
         let pages = if keeps_memory { memory } else { 0 };
         match live.place_images(&self.config.images, pages + kept + layer) {
             Err(error @ Error::NoRoom(_)) => {
@@ -247,7 +246,7 @@ impl ProcessEngine {
         })
     }
 
-    /// Destination: what of `needs` this host does not have.
+    /// Destination: returns the needs that this host does not meet, as blockers.
     ///
     /// # Errors
     /// As [`ProcessEngine::host`].
@@ -260,8 +259,8 @@ impl ProcessEngine {
         Ok(lacks)
     }
 
-    /// Source: does in advance what [`ProcessEngine::suspend`] would otherwise do in the blackout, and
-    /// destination: what [`ProcessEngine::restore`] would. May be left out.
+    /// Does in advance a part of the work of the blackout: at the source for [`ProcessEngine::suspend`], at the destination for
+    /// [`ProcessEngine::restore`]. Both do it themselves if it was not done.
     ///
     /// # Errors
     /// If CRIU does not start.
@@ -271,10 +270,11 @@ impl ProcessEngine {
         if live.is_armed() { Ok(()) } else { live.arm(&self.config, &self.site, &self.records) }
     }
 
-    /// Destination, before [`ProcessEngine::arm`] and [`ProcessEngine::restore`]: of the instance's memory a part will be fetched when it is needed.
+    /// Destination, before [`ProcessEngine::arm`] and [`ProcessEngine::restore`]: records that a part of the instance's memory will
+    /// be fetched on demand.
     ///
     /// # Errors
-    /// If it cannot be noted.
+    /// If the record cannot be written.
     pub fn expect_postcopy(&self, name: &InstanceName) -> Result<()> {
         let instance = self.find(name)?;
         let mut live = lock(&instance);
@@ -283,15 +283,15 @@ impl ProcessEngine {
         self.records.save(&live.record)
     }
 
-    /// Destination: the connection to who asks for what memory is missing, from [`ProcessEngine::arm`] until [`ProcessEngine::finish_postcopy`]; see
-    /// [`crate::pager::wire`]. `None` if nothing is missing.
+    /// Destination: returns a connection to the pager, which requests missing memory, from [`ProcessEngine::arm`] until
+    /// [`ProcessEngine::finish_postcopy`]; see [`crate::pager::wire`]. `None` if no memory is missing.
     ///
     /// # Errors
-    /// If the instance is unknown here.
+    /// If the instance is unknown on this host.
     pub fn pager(&self, name: &InstanceName) -> Result<Option<OwnedFd>> {
         let instance = self.find(name)?;
         let mut live = lock(&instance);
-        // The restore will touch memory that is not here.
+        // The restore touches memory that is not here.
         if live.record.state == State::Prepared && live.record.lazily && !live.is_armed() {
             live.arm(&self.config, &self.site, &self.records)?;
         }
@@ -299,19 +299,19 @@ impl ProcessEngine {
         connection.doing(|| format!("connecting to the pager of `{name}`"))
     }
 
-    /// Destination: nothing is missing any more, the pager has said so.
+    /// Destination: ends post-copy, after the pager has reported that no page is missing.
     ///
     /// # Errors
-    /// If it cannot be noted.
+    /// If the record cannot be written.
     pub fn finish_postcopy(&self, name: &InstanceName) -> Result<()> {
         let instance = self.find(name)?;
         lock(&instance).be_whole(&self.records)
     }
 
-    /// Source, after [`ProcessEngine::suspend`]: the memory of the stopped instance.
+    /// Source, after [`ProcessEngine::suspend`]: returns access to the memory of the stopped instance.
     ///
     /// # Errors
-    /// If it is not there any more.
+    /// If the instance is not stopped, or its memory does not exist any more.
     pub fn left_behind(&self, name: &InstanceName) -> Result<LeftBehind> {
         let instance = self.find(name)?;
         let live = lock(&instance);
@@ -320,24 +320,25 @@ impl ProcessEngine {
         first.and_then(LeftBehind::open).doing(|| format!("opening the memory of `{name}`"))
     }
 
-    /// Source: takes back what [`ProcessEngine::arm`] and [`ProcessEngine::await_turn`] did, since the instance stays. Nothing to do is no error.
+    /// Source: undoes [`ProcessEngine::arm`] and [`ProcessEngine::await_turn`] because the instance stays. Succeeds if there is
+    /// nothing to undo.
     ///
     /// # Errors
-    /// If it cannot be noted.
+    /// If the record cannot be written.
     pub fn disarm(&self, name: &InstanceName) -> Result<()> {
         let Ok(instance) = self.find(name) else { return Ok(()) };
         let mut live = lock(&instance);
         if live.record.state == State::Running { live.disarm(&self.records) } else { Ok(()) }
     }
 
-    /// Source: waits for other dumps on this machine, so that [`ProcessEngine::suspend`] need not. None begins until that is over, or
-    /// [`ProcessEngine::disarm`] gives the turn back.
+    /// Source: waits for other dumps on this machine, so that [`ProcessEngine::suspend`] need not. No other dump begins until that
+    /// has ended, or [`ProcessEngine::disarm`] has given the turn back.
     ///
     /// # Errors
-    /// If it takes longer than `watch` allows; [`Error::Cancelled`](crate::Error::Cancelled).
+    /// If it takes longer than the timeout of `watch`; [`Error::Cancelled`](crate::Error::Cancelled).
     pub fn await_turn(&self, name: &InstanceName, watch: &Watch<'_>) -> Result<()> {
         let instance = self.find(name)?;
-        // Asked again, it has it already.
+        // A repeated call finds the turn taken.
         if lock(&instance).turn.is_none() {
             let turn = Turn::take(name, watch)?;
             lock(&instance).turn = Some(turn);
@@ -345,8 +346,8 @@ impl ProcessEngine {
         Ok(())
     }
 
-    /// Source: shows the memory of the instance as it is just now, in one account. It runs on, undisturbed. This takes as long as
-    /// `memory` does, whatever `watch` says of time.
+    /// Source: gives the present memory of the instance to `memory`, in one account. The instance runs on, undisturbed. The call
+    /// takes as long as `memory` does: the timeout of `watch` does not apply.
     ///
     /// # Errors
     /// [`Error::NotTaken`](crate::Error::NotTaken); [`Error::Cancelled`](crate::Error::Cancelled).
@@ -360,12 +361,12 @@ impl ProcessEngine {
         }
     }
 
-    /// Source: cuts the link, dumps the instance and leaves it stopped. If it fails or is
-    /// cancelled, the instance runs on and its link is up. Its memory is told to `memory`, more than once if the dump is
-    /// begun anew; without that it is among the images.
+    /// Source: cuts the link, dumps the instance, and leaves it stopped. If it fails or is cancelled, the instance runs on with its
+    /// link up. It gives the instance's memory to `memory`; a repeated dump begins another account. Without `memory`, the images
+    /// contain it.
     ///
     /// # Errors
-    /// With the engine's reason in one sentence; [`Error::NotTaken`](crate::Error::NotTaken);
+    /// [`Error::Criu`](crate::Error::Criu) with CRIU's reason; [`Error::NotTaken`](crate::Error::NotTaken);
     /// [`Error::Cancelled`](crate::Error::Cancelled).
     pub fn suspend(
         &self,
@@ -389,7 +390,7 @@ impl ProcessEngine {
         let memory = memory.unwrap_or(&images);
         let end = Instant::now() + INSISTENCE;
         while let Err(error) = live.freeze(memory, &self.records, watch, &mut clock) {
-            // It runs on, and what pins it may pass.
+            // The instance runs on, and the blocker may pass.
             if !matches!(error, Error::Pinned { .. }) || Instant::now() > end {
                 return Err(error);
             }
@@ -400,27 +401,26 @@ impl ProcessEngine {
         }
         drop(turn);
         let mut images = images::list(&live.record.images)?;
-        // They were told.
+        // The sink has accepted the archives.
         images.retain(|image| !(memory.takes_archives() && archives::is_archive(image)));
         Ok(Dump { images, phases: clock.stop() })
     }
 
-    /// Where the instance's images lie at the source after [`ProcessEngine::suspend`], and where they are
-    /// to be put at the destination before [`ProcessEngine::restore`].
+    /// Returns the directory of the instance's images: at the source after [`ProcessEngine::suspend`], at the destination before
+    /// [`ProcessEngine::restore`].
     ///
     /// # Errors
-    /// If the instance is unknown here.
+    /// If the instance is unknown on this host.
     pub fn image_directory(&self, name: &InstanceName) -> Result<PathBuf> {
         let instance = self.find(name)?;
         Ok(lock(&instance).record.images.clone())
     }
 
-    /// Destination: restores the instance from its images up to the point where nothing but the
-    /// last step is missing, and holds it there. Held, it dies with this process. If it is held already, nothing
-    /// is done, in no phases.
+    /// Destination: restores the instance from its images up to the last step, and holds it there. A held instance dies with this
+    /// process. If it is held already, the call returns no phases.
     ///
     /// # Errors
-    /// With the engine's reason in one sentence. The images are kept for another try.
+    /// [`Error::Criu`](crate::Error::Criu) with CRIU's reason. The images stay, and the call may be repeated.
     pub fn restore(&self, name: &InstanceName, watch: &Watch<'_>) -> Result<Phases> {
         let instance = self.find(name)?;
         let mut live = lock(&instance);
@@ -431,29 +431,28 @@ impl ProcessEngine {
         live.restore(&self.config, &self.site, &self.records, watch)
     }
 
-    /// Destination, once the move is committed: brings the link up, tells the neighbours, and lets
-    /// the instance run. The images are deleted. It cannot be cancelled.
+    /// Destination, after the commit: brings the link up, announces the address to the neighbours, lets the instance run, and
+    /// deletes the images. `watch` cannot cancel it.
     ///
     /// # Errors
-    /// [`Error::Lost`](crate::Error::Lost) if the instance may have run and is no more. With any other
-    /// error nothing that it did has been seen outside: it is held still or gone here, its images are kept, and
-    /// [`ProcessEngine::restore`] may be called again.
+    /// [`Error::Lost`](crate::Error::Lost) if the instance may have run, and has ended. After any other error, the instance has had
+    /// no effect outside: it is still held, or it is prepared again with its images, and [`ProcessEngine::restore`] may be
+    /// repeated.
     pub fn release(&self, name: &InstanceName, watch: &Watch<'_>) -> Result<Running> {
         let instance = self.find(name)?;
         let mut live = lock(&instance);
         live.must_be(State::Held)?;
         let running = live.release(&self.site, &self.records, watch)?;
-        // It runs: images that cannot be deleted now are deleted with the instance.
+        // The instance runs: images that cannot be deleted now are deleted with the instance.
         let _left = live.drop_images();
         Ok(running)
     }
 
-    /// Source, once the move is rolled back: brings the link up and lets the stopped instance run.
-    /// The images are deleted. One that runs on already is no error, nor is a record that cannot be written: it must
-    /// not stand still for that.
+    /// Source, after a rollback: brings the link up, lets the stopped instance run, and deletes the images. Succeeds if the
+    /// instance runs already. A record that cannot be written is no error: the instance must not stay stopped for that.
     ///
     /// # Errors
-    /// If a process of the instance is gone.
+    /// If a process of the instance has ended.
     pub fn resume(&self, name: &InstanceName) -> Result<Running> {
         let instance = self.find(name)?;
         let mut live = lock(&instance);
@@ -467,30 +466,29 @@ impl ProcessEngine {
         self.running(&live, clock.stop())
     }
 
-    /// Destination, when the move is rolled back: kills what is held, deletes namespace, link and
-    /// images. Nothing to do is no error.
+    /// Destination, after a rollback: kills the held instance; deletes its namespace, link and images. Succeeds if there is nothing
+    /// to delete.
     ///
     /// # Errors
-    /// If something could not be deleted.
+    /// If something cannot be deleted.
     pub fn abort(&self, name: &InstanceName) -> Result<()> {
         let Ok(instance) = self.find(name) else { return Ok(()) };
         let state = lock(&instance).record.state;
         if matches!(state, State::Held | State::Prepared) { self.remove(name) } else { Ok(()) }
     }
 
-    /// Kills the instance, whatever its state; deletes namespace, link and images. Nothing to do is
-    /// no error.
+    /// Kills the instance in any state; deletes its namespace, link and images. Succeeds if the instance is unknown on this host.
     ///
     /// # Errors
-    /// If something could not be deleted.
+    /// If something cannot be deleted.
     pub fn destroy(&self, name: &InstanceName) -> Result<()> {
         self.remove(name)
     }
 
-    /// Waits until the instance's first process has ended; `false` if `timeout` came first.
+    /// Waits until the instance's first process has ended, for at most `timeout`; returns whether it has.
     ///
     /// # Errors
-    /// If the instance is unknown here.
+    /// If the instance is unknown on this host.
     pub fn wait(&self, name: &InstanceName, timeout: Duration) -> Result<bool> {
         let instance = self.find(name)?;
         let live = lock(&instance);
@@ -504,14 +502,14 @@ impl ProcessEngine {
         Ok(ended)
     }
 
-    /// What the kernel has ended of the instance for want of memory since it came to this host, as far as that is known: of
-    /// one that is no container nothing is. Does not wait for other calls.
+    /// Returns how many processes of the instance the kernel has killed for lack of memory since it came to this host. The engine
+    /// knows this of containers only. Does not wait for other calls.
     pub fn shortage(&self, name: &InstanceName) -> Shortage {
         self.site.containers.as_ref().map(|containers| containers.shortage(name)).unwrap_or_default()
     }
 
-    /// What is here, for a node that has just started: instances that run on, stopped ones that
-    /// wait for a decision, and what a crash has left. Each has its PIDs verified.
+    /// Finds the instances that an earlier engine has left: running ones, stopped ones that wait for the move's decision, and the
+    /// remains of a crash. Verifies their PIDs.
     ///
     /// # Errors
     /// If the state directory cannot be read.

@@ -16,7 +16,7 @@ impl<'a> Stopwatch<'a> {
         Self { watch, since: Instant::now(), phases: Phases::default() }
     }
 
-    /// A part is done.
+    /// Ends a part.
     pub(crate) fn lap(&mut self, name: &str) {
         let elapsed_us = self.since.elapsed().as_micros() as u64;
         let phase = Phase { name: name.to_owned(), elapsed_us };

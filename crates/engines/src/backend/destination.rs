@@ -1,4 +1,4 @@
-//! The side of a move to which an instance comes.
+//! The destination side of a move, for process trees.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::images::Images;
 use super::postcopy::PagerLink;
 use crate::{ProcessEngine, pager};
 
-/// CRIU is started while the images are on their way.
+/// Starts CRIU while the images arrive.
 pub struct Arrival {
     pub engine: Arc<ProcessEngine>,
     pub name: InstanceName,
@@ -54,7 +54,7 @@ impl Destination for Arrival {
 }
 
 fn details(needs: &Needs) -> Result<crate::Needs> {
-    let what = "what the source says of the instance's needs is not understood here";
+    let what = "this host cannot decode the instance's needs, as the source reports them";
     postcard::from_bytes(&needs.details)
         .map_err(|_| Error::unusable(what, "run the same release on both hosts"))
 }

@@ -1,4 +1,4 @@
-//! What comes to the destination, put where CRIU restores it from.
+//! Writes the memory and image files that arrive at the destination to the directory from which CRIU restores.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -11,12 +11,12 @@ use instance::Region;
 use crate::memory::Owner;
 use crate::{Archives, MemoryImages};
 
-/// Images in a directory in which nothing is yet.
+/// The images in a directory, which is empty at first.
 pub struct Images {
     directory: PathBuf,
     memory: MemoryImages,
     archives: Archives,
-    /// Memory comes by regions: its image files are made here, and none of them comes as a file.
+    /// Whether memory has arrived as regions. Its image files are made here then, and none of them may arrive as a file.
     has_regions: bool,
 }
 
@@ -61,10 +61,10 @@ impl ImageSink for Images {
     fn file(&mut self, name: &str) -> io::Result<File> {
         let is_of_memory = name.starts_with("pages-") || name.starts_with("pagemap-");
         if self.has_regions && is_of_memory {
-            let what = format!("{name} would take the place of memory that has come");
+            let what = format!("{name} would replace memory that has arrived as regions");
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
-        // An earlier file may be somebody's still.
+        // An earlier file may be in use.
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(self.directory.join(name))
     }
 
@@ -80,7 +80,7 @@ mod tests {
     use crate::memory::PAGE;
 
     #[test]
-    fn memory_is_what_the_last_account_says() {
+    fn the_last_account_is_the_memory() {
         let directory = tempfile::tempdir().unwrap();
         let region = Owner::Process(7).region().unwrap();
         let mut images = Box::new(Images::new(directory.path().to_owned()));
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_no_memory_or_no_new_file_is_refused() {
+    fn invalid_pages_and_existing_files_are_refused() {
         let directory = tempfile::tempdir().unwrap();
         let region = Owner::Process(7).region().unwrap();
         let mut images = Images::new(directory.path().to_owned());
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layout_of_pages_that_have_not_come_is_refused_at_the_end() {
+    fn a_layout_with_missing_pages_is_refused_at_the_end() {
         let directory = tempfile::tempdir().unwrap();
         let region = Owner::Process(7).region().unwrap();
         let mut images = Box::new(Images::new(directory.path().to_owned()));

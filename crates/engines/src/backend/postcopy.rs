@@ -1,4 +1,4 @@
-//! Memory that comes after the instance: what its pager wants and gets (see [`crate::pager`]).
+//! The destination's end of post-copy: passes the requests of an instance's pager and the pages for it (see [`crate::pager`]).
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

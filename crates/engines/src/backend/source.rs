@@ -1,4 +1,4 @@
-//! The side of a move that an instance leaves.
+//! The source side of a move, for process trees.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,11 +13,11 @@ use instance::{InstanceName, Region};
 use crate::memory::{self, Owner};
 use crate::{LeftBehind, ProcessEngine};
 
-/// CRIU is started while the instance runs, and waits for its turn to dump; both are given back when this is dropped.
+/// Starts CRIU while the instance runs, and takes the turn to dump. Dropping it undoes both.
 pub struct Departure {
     engine: Arc<ProcessEngine>,
     name: InstanceName,
-    /// Whether CRIU was started, or its turn was taken, by this.
+    /// Whether this side has started CRIU or taken the turn.
     is_armed: AtomicBool,
     arming: Mutex<Option<JoinHandle<()>>>,
 }
@@ -27,7 +27,7 @@ impl Departure {
         Self { engine, name, is_armed: AtomicBool::new(false), arming: Mutex::default() }
     }
 
-    /// Starts CRIU while the caller goes on. What fails is tried again when it is needed.
+    /// Starts CRIU in the background. A failed start is repeated when CRIU is needed.
     fn arm_soon(&self) {
         self.is_armed.store(true, Ordering::Relaxed);
         let (engine, name) = (self.engine.clone(), self.name.clone());
@@ -81,13 +81,13 @@ impl Drop for Departure {
             let _ended = arming.join();
         }
         if *self.is_armed.get_mut() {
-            // It is written again with the next change of the instance.
+            // The next change of the instance writes the record again.
             let _not_noted = self.engine.disarm(&self.name);
         }
     }
 }
 
-/// Tells a node's sink memory by regions that is told by owners here.
+/// Gives pages to a node's sink by region; this engine names them by owner.
 struct Regions<'a>(&'a dyn MemorySink);
 
 impl memory::MemorySink for Regions<'_> {

@@ -12,7 +12,7 @@ use crate::linux::spawn::without_real_time;
 use crate::linux::task::{Task, TaskId};
 use crate::report::Shortage;
 
-/// The files by which a process joins the cgroups in which `pid` is, one for each hierarchy that is mounted.
+/// Opens the files with which a process joins the cgroups of process `pid`, one for each mounted hierarchy.
 ///
 /// # Errors
 /// If they cannot be found or opened.
@@ -23,23 +23,23 @@ pub fn doors(pid: i32) -> io::Result<Vec<File>> {
     paths(&own, &mounts).into_iter().map(open).collect()
 }
 
-/// Puts a process into cgroups by their doors, without a real-time policy, for which these may have no share.
+/// Moves process `pid` into the cgroups of `doors`. Removes a real-time policy first, for which the cgroups may have no budget.
 ///
 /// # Errors
-/// Those of the kernel, which says `EINVAL` of what may not be in there.
+/// Errors of the kernel; `EINVAL` for a process that may not be in the cgroup.
 pub fn join(doors: &[File], pid: i32) -> io::Result<()> {
     without_real_time(pid)?;
     doors.iter().try_for_each(|mut door| door.write_all(pid.to_string().as_bytes()))
 }
 
-/// A lifted limit of processes: CRIU restores helpers too, for which the limit may have no room.
+/// A lifted process limit: CRIU restores helper processes too, for which the limit may have no room.
 pub struct LiftedLimit {
     file: PathBuf,
     limit: String,
 }
 
 impl LiftedLimit {
-    /// Lifts that of the cgroups of this name, if they have one.
+    /// Lifts the process limit of the cgroups of this name, if they have one.
     ///
     /// # Errors
     /// If it cannot be lifted.
@@ -54,16 +54,16 @@ impl LiftedLimit {
         Ok(Some(lifted))
     }
 
-    /// Sets it again.
+    /// Restores the limit.
     ///
     /// # Errors
-    /// Those of the kernel.
+    /// Errors of the kernel.
     pub fn set_again(&self) -> io::Result<()> {
         fs::write(&self.file, &self.limit)
     }
 }
 
-/// Kills what is in the cgroups of this name, in all hierarchies, and removes them. No error if there are none.
+/// Kills all processes in the cgroups of this name, in all hierarchies, and removes the cgroups. Succeeds if there are none.
 ///
 /// # Errors
 /// If they cannot be removed.
@@ -87,7 +87,7 @@ pub fn remove(name: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// The controllers by which this host can limit what is used, as cgroups name them.
+/// The controllers with which this host can limit resources, by their names in cgroups.
 ///
 /// # Errors
 /// If hierarchies cannot be found.
@@ -117,7 +117,7 @@ pub fn shortage(name: &str) -> io::Result<Shortage> {
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
     let read = |cgroup: &Path, file: &str| fs::read_to_string(cgroup.join(file)).unwrap_or_default();
     let found = hierarchies(&mounts).map(|hierarchy| hierarchy.join(name)).find_map(|cgroup| {
-        // Of version 1 and of version 2.
+        // Files of version 1 and of version 2.
         let told = [read(&cgroup, "memory.oom_control"), read(&cgroup, "memory.events")].concat();
         let kills = counter(&told, "oom_kill")?;
         let reached = counter(&told, "oom").unwrap_or(0) + number(&read(&cgroup, "memory.failcnt"));
@@ -137,7 +137,7 @@ impl Kills {
     /// Counts the kills in the cgroups of this name from now on; `None` if the kernel does not count them.
     pub fn of(name: &str) -> Option<Self> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-        // Of version 1 and of version 2.
+        // Files of version 1 and of version 2.
         const FILES: [&str; 2] = ["memory.oom_control", "memory.events"];
         let mut files =
             hierarchies(&mounts).flat_map(|hierarchy| FILES.map(|file| hierarchy.join(name).join(file)));
@@ -163,13 +163,13 @@ fn number(text: &str) -> u64 {
     text.trim().parse().unwrap_or(0)
 }
 
-/// Where `/proc/self/mountinfo` has hierarchies of cgroups.
+/// The mount points of cgroup hierarchies in `/proc/self/mountinfo`.
 fn hierarchies(mounts: &str) -> impl Iterator<Item = PathBuf> {
     let is_one = |line: &&str| line.split_once(" - ").is_some_and(|(_, kind)| kind.starts_with("cgroup"));
     mounts.lines().filter(is_one).filter_map(|line| Some(line.split(' ').nth(4)?.into()))
 }
 
-/// `own` is `/proc/PID/cgroup`, and `mounts` is `/proc/self/mountinfo`.
+/// The directories of a process's cgroups. `own` is `/proc/PID/cgroup`, and `mounts` is `/proc/self/mountinfo`.
 fn paths(own: &str, mounts: &str) -> Vec<PathBuf> {
     let lines = own.lines().filter_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -180,7 +180,7 @@ fn paths(own: &str, mounts: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Where the cgroup `path` of the hierarchy with these controllers lies; that of version 2 has none.
+/// The directory of the cgroup `path` in the hierarchy with these controllers; the hierarchy of version 2 has none.
 fn mount_of(controllers: &str, path: &str, mounts: &str) -> Option<PathBuf> {
     let wanted: BTreeSet<&str> = controllers.split(',').filter(|name| !name.is_empty()).collect();
     mounts.lines().find_map(|line| {
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_of_a_part_is_seen_as_such() {
+    fn a_mount_of_a_part_of_a_hierarchy_is_recognized() {
         let part = "41 31 0:38 /outer /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
         assert_eq!(paths("0::/outer/job\n", part), [PathBuf::from("/sys/fs/cgroup/job/cgroup.procs")]);
         assert!(paths("0::/other\n", part).is_empty());

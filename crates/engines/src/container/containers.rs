@@ -36,21 +36,21 @@ pub struct ContainerConfig {
     pub hosts: Option<PathBuf>,
 }
 
-/// Makes containers, and finds those that are here.
+/// The containers of a host: makes them, and finds existing ones.
 pub struct Containers {
     runtime: Option<PathBuf>,
     support: Support,
     images: Unpacked,
-    /// A folder of each in there.
+    /// The directory with a folder for each container.
     folder: PathBuf,
-    /// What an instance's first process is started with.
+    /// The command line of an instance's first process, before the engine's arguments.
     init: Vec<OsString>,
-    /// Where CRIU finds programs, if not where this process does.
+    /// The search path for programs that CRIU starts, if it differs from this process's own.
     search_path: Option<OsString>,
 }
 
 impl Containers {
-    /// Nothing is made yet, but a folder in `state`.
+    /// Makes nothing yet except a folder in `state`.
     pub fn new(config: &ContainerConfig, init: &[OsString], state: &Path) -> Result<Self> {
         let program = init.first().map(PathBuf::from).unwrap_or_default();
         let support = Support::find(&program, config.libraries.as_deref(), config.hosts.as_deref())
@@ -60,7 +60,7 @@ impl Containers {
         let unpacked = std::path::absolute(&config.unpacked)
             .doing(|| format!("finding {}", config.unpacked.display()))?;
         let images = Unpacked::new(unpacked, init);
-        // Without it, archives are compressed.
+        // Without it, CRIU's archives are compressed.
         let search_path = tar::provide(&state.join("tools")).ok();
         Ok(Self {
             runtime: config.runtime.clone(),
@@ -72,19 +72,19 @@ impl Containers {
         })
     }
 
-    /// Whether there is anything that makes containers.
+    /// Whether this host has an OCI runtime.
     pub fn has_runtime(&self) -> bool {
         self.runtime.is_some()
     }
 
-    /// Room for what containers write, in bytes.
+    /// The room for files that containers write, in bytes.
     pub fn room(&self) -> u64 {
-        // The folder comes with the first of them.
+        // The folder is made with the first container.
         let there = self.folder.ancestors().find(|folder| folder.exists());
         there.and_then(|folder| free_bytes(folder).ok()).unwrap_or(0)
     }
 
-    /// Why this host cannot have an image, if it cannot.
+    /// The reason why this host cannot provide an image, if it cannot.
     pub fn lack(&self, image: &ContainerImage) -> Option<Blocker> {
         self.images.lack(image).map(|error| {
             let what = format!("the destination does not have the container's image ({})", error.what);
@@ -106,7 +106,7 @@ impl Containers {
             .collect()
     }
 
-    /// The container of an instance, which is here already or yet to be made.
+    /// The container of an instance, which exists or will be made.
     pub fn find(&self, name: &InstanceName, wanted: &instance::Container) -> Result<Container> {
         Ok(self.new_container(name, wanted, &parse(&wanted.config)?))
     }
@@ -134,7 +134,7 @@ impl Containers {
         }
     }
 
-    /// Programs of a container are told to load the libraries, whether or not they are there.
+    /// The environment of a container's programs loads the libraries, so they must exist.
     fn has_libraries_for(&self, name: &InstanceName, wanted: &instance::Container) -> Result<()> {
         if !wanted.rdma || self.support.has_libraries() {
             return Ok(());
@@ -145,20 +145,19 @@ impl Containers {
         Err(Error::unusable(what, remedy))
     }
 
-    /// What a container of `rootfs` sees of the host.
+    /// The bind mounts of the host in a container of `rootfs`.
     fn binds(&self, config: &Config, wanted: &instance::Container, rootfs: &Path) -> Vec<Bind> {
         let beside = self.support.binds_beside(config);
         let over = wanted.rdma.then(|| self.support.binds_over(config, rootfs));
         config.binds().iter().cloned().chain(beside).chain(over.into_iter().flatten()).collect()
     }
 
-    /// What the cgroups of the container of this name tell of memory.
+    /// The memory shortages that the cgroups of the container of this name have recorded.
     pub fn shortage(&self, name: &InstanceName) -> Shortage {
         cgroup::shortage(&fabric::cgroup_name(&self.folder.join(name.as_str()))).unwrap_or_default()
     }
 
-    /// Has the runtime make a container that waits to be started, in this network namespace. It takes the place of a crash's
-    /// leftover.
+    /// Lets the runtime make a container in this network namespace, which waits to be started. It replaces the remains of a crash.
     pub fn create(
         &self,
         name: &InstanceName,

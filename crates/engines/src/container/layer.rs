@@ -12,16 +12,17 @@ use crate::linux::helper::Helper;
 /// The name of its archive.
 const FILE: &str = "layer.img";
 
-/// How long it may take to be packed or unpacked.
+/// How long packing or unpacking may take.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// Where CRIU mounts for itself what it cannot see in a container, in its layer: for a moment of a dump.
+/// The directories in a container's layer at which CRIU mounts file systems for a moment of a dump, to reach files below other
+/// mounts.
 const CRIU_PLACES: [&str; 2] = ["./tmp/cr-tmpfs.??????", "./cr-tmpfs.??????"];
 
 /// The extended attributes in which an overlay file system records a copied file's origin, which differs on another host.
 const ORIGIN: &str = "trusted.overlay.origin";
 
-/// Begins to pack `layer` into a file among `images`: the instance is stopped. `doing` says what for, if that fails.
+/// Begins to pack `layer` of the stopped instance into a file among `images`. `doing` names the operation in errors.
 pub fn pack(layer: &Path, images: &Path, log: PathBuf, doing: String) -> Result<Packing> {
     let mut tar = tar("--create", layer, &images.join(FILE));
     let places = CRIU_PLACES.map(|place| format!("--exclude={place}"));
@@ -30,10 +31,10 @@ pub fn pack(layer: &Path, images: &Path, log: PathBuf, doing: String) -> Result<
     Ok(packing(tar.forgiven(is_of_criu), doing))
 }
 
-/// Begins to unpack what was packed into an empty `layer`.
+/// Begins to unpack the packed layer into an empty `layer`.
 pub fn unpack(layer: &Path, images: &Path, log: PathBuf, doing: String) -> Result<Packing> {
     let mut tar = tar("--extract", layer, &images.join(FILE));
-    // What it says of times that are far away is no reason for anything.
+    // Warnings about implausible times must not hide the reason of a failure.
     tar.args(["--preserve-permissions", "--warning=no-timestamp"]);
     let tar = Helper::begin(&mut tar, log).doing(|| doing.clone())?;
     Ok(packing(tar, doing))
@@ -43,8 +44,8 @@ fn packing(helper: Helper, doing: String) -> Packing {
     Packing(Some(Packer { helper, patience: PATIENCE, doing }))
 }
 
-/// Nothing of the instance runs while its layer is packed, but CRIU makes its places in it, and takes them away. Warnings about sockets
-/// is no change: CRIU makes them anew.
+/// Whether a complaint is CRIU's effect: while the layer is packed the instance is stopped, but CRIU makes and removes its
+/// directories there. A warning about a skipped socket is no change: CRIU makes sockets again.
 fn is_of_criu(complaint: &str) -> bool {
     let changed = ["tar: .: file changed as we read it", "tar: ./tmp: file changed as we read it"];
     changed.contains(&complaint) || complaint.ends_with(": socket ignored")
@@ -52,7 +53,7 @@ fn is_of_criu(complaint: &str) -> bool {
 
 fn tar(what: &str, folder: &Path, archive: &Path) -> Command {
     let mut tar = Command::new("tar");
-    // Its complaints are read.
+    // The engine parses its standard error.
     tar.env("LC_ALL", "C").arg(what).args(ATTRIBUTES).args(["--numeric-owner", "--sparse", "--directory"]);
     tar.arg(folder).arg("--file").arg(archive);
     tar
@@ -67,9 +68,9 @@ mod tests {
     use super::*;
     use crate::engine::Watch;
 
-    /// A file from before there were computers, and one from the future, of an archive that is cut off.
+    /// An archive that is cut off, with a file from 1901 and a file from the future.
     #[test]
-    fn times_that_are_far_away_are_not_why_a_layer_cannot_be_unpacked() {
+    fn implausible_times_are_not_the_reason_of_a_failed_unpacking() {
         let folder = tempfile::tempdir().unwrap();
         let place = |name: &str| folder.path().join(name);
         let (from, to, images) = (place("from"), place("to"), place("images"));

@@ -1,5 +1,5 @@
-//! The RDMA libraries in a container's root file system. Ours are mounted over them: programs that start with a fresh environment
-//! (over ssh, by `su -`) only find libraries at these usual paths.
+//! The RDMA libraries in a container's root file system. The engine mounts its own over them, because programs that start with a
+//! fresh environment (over ssh, by `su -`) find libraries only at these usual paths.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -11,7 +11,7 @@ use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, open, openat2};
 
 use instance::container::Bind;
 
-/// Where dynamic linkers look, of the usual distributions: those of Debian's kind, of Red Hat's, and of others.
+/// The library directories of the dynamic linkers of usual distributions: Debian's family, Red Hat's family, and others.
 const FOLDERS: [&str; 8] = [
     "lib/x86_64-linux-gnu",
     "usr/lib/x86_64-linux-gnu",
@@ -23,9 +23,9 @@ const FOLDERS: [&str; 8] = [
     "usr/lib",
 ];
 
-/// How each of `libraries` is mounted over those of its name in `rootfs`, if that has the `linker` for which ours are made.
+/// Mounts for each of `libraries` over those of its name in `rootfs`, if `rootfs` has the `linker` for which ours are built.
 ///
-/// Of a root file system that cannot be read there are none: whoever makes the container says so.
+/// None if the root file system cannot be read: making the container then fails with the reason.
 pub fn binds_over(rootfs: &Path, linker: &str, libraries: &[Bind]) -> Vec<Bind> {
     let Ok(root) = Root::open(rootfs) else { return Vec::new() };
     if !FOLDERS.iter().any(|folder| root.file(&Path::new(folder).join(linker)).is_some()) {
@@ -44,14 +44,14 @@ pub fn binds_over(rootfs: &Path, linker: &str, libraries: &[Bind]) -> Vec<Bind> 
     found.into_iter().map(|(destination, source)| Bind { source, destination }).collect()
 }
 
-/// What a file is made for, as its ELF header says: class and byte order, and the machine.
+/// The target of a file according to its ELF header: class, byte order and machine.
 fn machine(path: &Path) -> Option<[u8; 4]> {
     let mut header = [0; 20];
     File::open(path).ok()?.read_exact(&mut header).ok()?;
     header.starts_with(b"\x7fELF").then_some([header[4], header[5], header[18], header[19]])
 }
 
-/// A root file system, of which no link leads out.
+/// A root file system; symbolic links do not lead out of it.
 struct Root {
     descriptor: OwnedFd,
     path: PathBuf,
@@ -64,7 +64,7 @@ impl Root {
         Ok(Self { path: fs::read_link(link(&descriptor))?, descriptor })
     }
 
-    /// Where a regular file is in there once all links are followed, and where it can be opened.
+    /// The path of a regular file in the root file system after all links, and the path with which this process can open it.
     fn file(&self, path: &Path) -> Option<(PathBuf, PathBuf)> {
         let (flags, resolve) = (OFlags::PATH | OFlags::CLOEXEC, ResolveFlags::IN_ROOT);
         let file = openat2(&self.descriptor, path, flags, Mode::empty(), resolve).ok()?;
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_library_in_there_is_left_alone() {
+    fn files_that_are_no_libraries_are_not_mounted_over() {
         let (own, root) = (TempDir::new().unwrap(), TempDir::new().unwrap());
         let (ours, root) = (ours(own.path()), root.path());
         library(&root.join("lib64").join(LINKER), 2);

@@ -1,7 +1,7 @@
-//! The configuration of a container for its OCI runtime, made of the user's.
+//! The configuration of a container for its OCI runtime, made from the user's.
 //!
-//! Taken over are mounts, resources, capabilities, devices and all else that CRIU carries. What an instance has anyway is
-//! replaced: its first process, which is `transhume init`, its namespaces and its root.
+//! It keeps mounts, resources, capabilities, devices and everything else that CRIU carries. It replaces what every instance has:
+//! its first process, which is `transhume init`, its namespaces and its root.
 
 use std::path::Path;
 
@@ -56,8 +56,8 @@ impl Wanted<'_> {
         all.into()
     }
 
-    /// Init stays root, with the capabilities that the command may have, and works where CRIU finds a directory. All that it starts
-    /// has its umask.
+    /// The first process: init stays root, with the capabilities that the command may have, and works in a directory that CRIU
+    /// finds. Its umask applies to all that it starts.
     fn process(&self, process: &mut Map<String, Value>) {
         process.insert("terminal".into(), false.into());
         let mut root = json!({ "uid": 0, "gid": 0 });
@@ -84,7 +84,7 @@ impl Wanted<'_> {
 }
 
 impl Wanted<'_> {
-    /// Gives init what it needs to become the command's user, and returns what of it commands may not have.
+    /// Adds the capabilities that init needs to become the command's user. Returns those of them that commands may not have.
     fn lend(&self, process: &mut Map<String, Value>) -> Vec<u32> {
         let Program { user, group, groups, .. } = self.program;
         if *user == 0 && *group == 0 && groups.is_empty() {
@@ -100,7 +100,7 @@ impl Wanted<'_> {
     }
 }
 
-/// Adds what init needs to `set`, and returns what was missing.
+/// Adds the capabilities that init needs to `set`, and returns the missing ones.
 fn add_needed(set: &mut Vec<Value>) -> Vec<u32> {
     let missing: Vec<_> =
         init::NEEDED.into_iter().filter(|(name, _)| !set.iter().any(|one| one == name)).collect();
@@ -108,13 +108,13 @@ fn add_needed(set: &mut Vec<Value>) -> Vec<u32> {
     missing.into_iter().map(|(_, number)| number).collect()
 }
 
-/// The object `name` in `all`, which is made if it is not there.
+/// The object `name` in `all`, which is made if it is missing.
 fn object<'a>(all: &'a mut Map<String, Value>, name: &str) -> &'a mut Map<String, Value> {
     let place = all.entry(name).or_insert_with(|| json!({}));
     if !place.is_object() {
         *place = json!({});
     }
-    place.as_object_mut().unwrap_or_else(|| unreachable!("it is one by now"))
+    place.as_object_mut().unwrap_or_else(|| unreachable!("it is an object by now"))
 }
 
 #[cfg(test)]

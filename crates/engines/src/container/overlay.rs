@@ -10,16 +10,16 @@ use std::sync::Arc;
 
 use crate::linux::files::absent_is_fine;
 
-/// See the module.
+/// The overlay file system of one container.
 pub struct Overlay {
     /// The directory below the layer.
     rootfs: Arc<PathBuf>,
-    /// Where all else lies.
+    /// The directory of the layer and the mount point.
     folder: PathBuf,
 }
 
 impl Overlay {
-    /// One that lies in `folder`, above `rootfs`. Nothing is made yet.
+    /// An overlay in `folder`, above `rootfs`. Makes nothing yet.
     pub fn new(rootfs: Arc<PathBuf>, folder: &Path) -> Self {
         Self { rootfs, folder: folder.to_owned() }
     }
@@ -29,17 +29,17 @@ impl Overlay {
         &self.rootfs
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub fn root(&self) -> PathBuf {
         self.folder.join("root")
     }
 
-    /// The layer with what the container has written.
+    /// The layer: the files that the container has written.
     pub fn layer(&self) -> PathBuf {
         self.folder.join("layer")
     }
 
-    /// Where the kernel keeps what it has not finished.
+    /// The kernel's work directory.
     fn work(&self) -> PathBuf {
         self.folder.join("work")
     }
@@ -51,16 +51,16 @@ impl Overlay {
             absent_is_fine(fs::remove_dir_all(folder))?;
             fs::create_dir(folder)?;
         }
-        // It is the root directory that the instance sees.
+        // The layer's directory becomes the root directory that the instance sees.
         let rootfs = fs::metadata(self.rootfs.as_path())?;
         fs::set_permissions(&layer, Permissions::from_mode(rootfs.mode()))?;
         std::os::unix::fs::chown(&layer, Some(rootfs.uid()), Some(rootfs.gid()))
     }
 
-    /// Mounts it.
+    /// Mounts the overlay file system.
     pub fn mount(&self) -> io::Result<()> {
         let (layer, work, root) = (self.layer(), self.work(), self.root());
-        // What the layer refers to by number would be something else on another host.
+        // File numbers that the layer refers to would name other files on another host.
         let options = format!(
             "lowerdir={},upperdir={},workdir={},index=off,metacopy=off,redirect_dir=off,xino=off",
             self.rootfs.display(),
@@ -77,7 +77,7 @@ impl Overlay {
         })
     }
 
-    /// Unmounts it; no error if it is not mounted.
+    /// Unmounts the overlay file system; succeeds if it is not mounted.
     pub fn unmount(&self) -> io::Result<()> {
         let root = CString::new(self.root().as_os_str().as_bytes())?;
         // SAFETY: the path is a live C string.

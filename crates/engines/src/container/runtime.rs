@@ -14,13 +14,13 @@ use crate::linux::files::absent_is_fine;
 use crate::linux::helper::ended_within;
 use crate::linux::spawn::leave_the_node;
 
-/// How long the runtime may take for a call, which takes some hundredths of a second.
+/// How long a call of the runtime may take; usually it takes some hundredths of a second.
 const CALL: Duration = Duration::from_secs(30);
 
-/// See the module.
+/// The OCI runtime, for one container.
 pub struct Runtime {
     program: Option<PathBuf>,
-    /// The container, as the runtime calls it.
+    /// The runtime's name of the container.
     name: InstanceName,
     /// The folder of the container.
     folder: PathBuf,
@@ -32,12 +32,12 @@ impl Runtime {
         Self { program: program.map(Path::to_owned), name: name.clone(), folder: folder.to_owned() }
     }
 
-    /// Whether it has made this container, and not deleted it.
+    /// Whether the runtime has made this container and not deleted it.
     pub fn knows_of_it(&self) -> bool {
         self.state().exists()
     }
 
-    /// Where it keeps what it knows of the container.
+    /// The directory with the runtime's state of the container.
     fn state(&self) -> PathBuf {
         self.folder.join("runtime")
     }
@@ -52,7 +52,7 @@ impl Runtime {
         let mut command = Command::new(runtime);
         command.arg("--root").arg(self.state()).arg("--log").arg(&log).args(["--log-format", "json"]);
         command.args(words).arg(self.name.as_str()).current_dir(&self.folder);
-        // What it starts inherits these.
+        // Started processes inherit these streams.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         // SAFETY: between fork and exec, system calls only.
         unsafe { command.pre_exec(leave_the_node) };
@@ -71,7 +71,7 @@ impl Runtime {
     }
 }
 
-/// What the runtime said last that went wrong: each line of its log is an object.
+/// The last error in the runtime's log, of which each line is an object.
 fn last_error(log: &str) -> Option<String> {
     let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let mut errors = lines.filter(|line| line["level"] == "error");

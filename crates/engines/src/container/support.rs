@@ -1,5 +1,5 @@
-//! Support files that a container gets from its host: the program of its first process, which must run with any image, and the RDMA
-//! libraries and device files. They are mounted in [`FOLDER`] and `/dev`; after a move they are the new host's.
+//! Support files that a container gets from its host: the program of its first process, which must run with any image, the RDMA
+//! libraries and the device files. They are mounted in [`FOLDER`] and `/dev`. After a move they are the destination's.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,7 +11,7 @@ use crate::linux::maps::range_and_path;
 use instance::container::Bind;
 use instance::container::Config;
 
-/// Where it is in a container.
+/// Their directory in a container.
 pub const FOLDER: &str = fabric::attach::CONTAINER_FOLDER;
 
 /// Where a container finds the drop-in libraries.
@@ -22,7 +22,7 @@ const SYSTEM: &str = "/.transhume/system";
 const DEVICES: &str = "/dev/infiniband";
 const HOSTS: &str = "/etc/hosts";
 
-/// See the module.
+/// The support files of this host.
 #[derive(Debug)]
 pub struct Support {
     program: PathBuf,
@@ -37,7 +37,7 @@ pub struct Support {
 }
 
 impl Support {
-    /// With the program that is an instance's first process, and the folder of the drop-in libraries.
+    /// Finds them for the `program` of an instance's first process, and the folder of the drop-in libraries.
     ///
     /// # Errors
     /// If this process is not linked as usual, or the folder cannot be read.
@@ -51,15 +51,15 @@ impl Support {
         Ok(Self { program, system, linker, libraries, hosts })
     }
 
-    /// Whether there are libraries by which a container finds the RDMA device.
+    /// Whether the libraries with which a container finds the RDMA device are here.
     pub fn has_libraries(&self) -> bool {
         !self.libraries.is_empty()
     }
 
-    /// What is mounted beside the user's own.
+    /// The mounts beside the user's own.
     pub fn binds_beside(&self, config: &Config) -> Vec<Bind> {
         let taken = config.places();
-        // In what the user shows of the host nothing is made to mount ours on.
+        // The engine makes no mount points in directories of the host that the user mounts.
         let is_of_the_user =
             |place: &Path| config.binds().iter().any(|bind| place.starts_with(&bind.destination));
         let is_free = |place: &PathBuf| !taken.contains(place) && !is_of_the_user(place);
@@ -69,14 +69,14 @@ impl Support {
     /// The libraries that are mounted over those of `rootfs`.
     pub fn binds_over(&self, config: &Config, rootfs: &Path) -> Vec<Bind> {
         let taken = config.places();
-        // What the user mounts above hides those, and is not to be written to.
+        // The user's mounts above hide such files, and the engine must not write to them.
         let is_seen = |over: &Bind| !taken.iter().any(|place| over.destination.starts_with(place));
         let over = libraries::binds_over(rootfs, &self.linker, &self.libraries);
         over.into_iter().filter(is_seen).collect()
     }
 
-    /// Whether there is something to be mounted at `place` in a container of `rootfs`, or of an image: that has the same files
-    /// on all hosts.
+    /// Whether this host has a support file for `place` in a container of `rootfs`, or of an image: an image has the same files on
+    /// all hosts.
     pub fn has(&self, place: &Path, rootfs: Option<&Path>) -> bool {
         let is_there = |bind: Bind| bind.destination == place;
         self.binds().any(is_there)
@@ -96,14 +96,14 @@ impl Support {
             destination: destination.into(),
         };
         let always = [bind(&self.program, PROGRAM), bind(&self.system, SYSTEM)];
-        // A host that could not make it has said so.
+        // A host that could not make the device files has reported that.
         let devices = Path::new(DEVICES);
         let devices = devices.is_dir().then(|| bind(devices, DEVICES));
         let hosts = self.hosts.as_deref().map(|file| bind(file, HOSTS));
         always.into_iter().chain(self.libraries.iter().cloned()).chain(devices).chain(hosts)
     }
 
-    /// `command`, of which the program is the first word, as it is run in a container.
+    /// The arguments with which `command` runs in a container. Its first word is the program.
     pub fn init(&self, command: &[OsString]) -> Vec<String> {
         let linker = format!("{SYSTEM}/{}", self.linker);
         let first = [linker, "--library-path".into(), SYSTEM.into(), PROGRAM.into()];
@@ -112,7 +112,7 @@ impl Support {
     }
 }
 
-/// File by file: what a link leads to may lie in another folder.
+/// The libraries in `folder`, file by file: the target of a link may be in another folder.
 fn libraries_in(folder: &Path) -> io::Result<Vec<Bind>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -126,7 +126,7 @@ fn libraries_in(folder: &Path) -> io::Result<Vec<Bind>> {
     Ok(found)
 }
 
-/// The folder with the C library and the linker that `maps` shows, and the linker's name.
+/// The folder of the C library and the linker according to `maps`, and the linker's name.
 fn linked(maps: &str) -> Option<(PathBuf, String)> {
     let files = || maps.lines().filter_map(range_and_path).map(|(_, path)| Path::new(path));
     let library = files().find(|path| path.file_name().is_some_and(|name| name == "libc.so.6"))?;
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unusual_program_is_told() {
+    fn a_program_without_a_dynamic_linker_is_refused() {
         let maps = "7f00-7f10 r-xp 00000000 fe:00 123 /lib/libc.so.6\n7f20-7f30 r-xp 00000000 fe:00 124 /lib64/ld-linux.so.2\n";
         assert_eq!(linked(maps), None);
     }

@@ -30,7 +30,7 @@ use crate::lock::lock;
 
 /// How long an image may take to be unpacked.
 const UNPACK: Duration = Duration::from_secs(240);
-/// The most files of an image.
+/// The limit of files in an image.
 const MAX_FILES: u64 = 4_000_000;
 /// The bytes to leave free on the file system.
 const RESERVE: u64 = 64 << 20;
@@ -64,7 +64,7 @@ impl Unpacked {
         place
     }
 
-    /// Why this host cannot have the image, if it cannot.
+    /// The reason why this host cannot provide the image, if it cannot.
     pub fn lack(&self, image: &ContainerImage) -> Option<oci_image::Error> {
         if self.place(&image.root).is_dir() {
             return None;
@@ -117,7 +117,7 @@ impl Unpacked {
         let unpacked = helper.succeed(UNPACK, &|| false, doing);
         unpacked.map_err(|error| unpack::complaint(&log).map_or(error, unusable))?;
         let folder = File::open(&self.folder).doing(doing)?;
-        // On disk before it has its name: after a crash of the host too there is the whole image, or none.
+        // On disk before the rename: even after a crash of the host, the image is complete or absent.
         // SAFETY: the descriptor is open.
         if unsafe { libc::syncfs(folder.as_raw_fd()) } == -1 {
             return Err(io::Error::last_os_error()).doing(doing);
@@ -125,7 +125,7 @@ impl Unpacked {
         fs::rename(&files, place).doing(doing)
     }
 
-    /// And what a crash has left. The node knows of all its instances by then.
+    /// Deletes unused images and the remains of a crash. The node has found all its instances by then.
     fn delete_unused(&self) -> io::Result<()> {
         private::directory(&self.folder)?;
         let old = self.folder.join("old");
@@ -137,7 +137,7 @@ impl Unpacked {
         for entry in fs::read_dir(&self.folder)? {
             let path = entry?.path();
             if !used.contains(&path) {
-                // A part of an image never has an image's name.
+                // A partly deleted image never has an image's name.
                 fs::rename(&path, &old)?;
                 fs::remove_dir_all(&old)?;
             }

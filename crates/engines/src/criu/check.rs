@@ -64,10 +64,10 @@ const MOMENT: Duration = Duration::from_secs(1);
 /// a lock.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Inspects a tree that runs.
+/// Inspects a running tree.
 pub fn inspect(subject: &Subject<'_>) -> Result<Found> {
     let mut regular = Regular::default();
-    // Only the first look reads file contents; later ones find them in `regular`.
+    // Only the first inspection reads file contents; later ones find them in `regular`.
     let mut found = look(subject, &mut regular)?;
     let end = Instant::now() + MOMENT;
     let mut pause = Duration::ZERO;
@@ -101,7 +101,7 @@ fn look(subject: &Subject<'_>, regular: &mut Regular) -> Result<Found> {
     Ok(Found { blockers, files: files.into_values().collect(), memory, kept, layer })
 }
 
-/// Inspects the open files of a stopped tree again: blockers may have come after the check.
+/// Inspects the open files of a stopped tree again: blockers may have arisen after the check.
 pub fn inspect_stopped(subject: &Subject<'_>) -> Result<Vec<Blocker>> {
     let mut regular = Regular::default();
     let (tree, mut findings) = begin(subject, &mut regular)?;

@@ -38,22 +38,22 @@ use crate::error::{Doing, Error, Result};
 pub struct Fixups(Vec<Box<dyn Fixup>>);
 
 impl Fixups {
-    /// In the order in which they are made: [`Interrupted`] reads what [`ProcessTimers`] has changed.
+    /// In the order of their application: [`Interrupted`] reads what [`ProcessTimers`] has changed.
     pub fn all() -> Self {
         Self(vec![
-            // CRIU notes files of `/proc/PID` by numbers of this host.
+            // CRIU records files of `/proc/PID` by PIDs of this host.
             Box::new(OwnFiles),
-            // CRIU stops periodic timers behind descriptors.
+            // CRIU stops periodic timers of timer descriptors.
             Box::new(Timers),
             // CRIU loses signals of timers that expire while it dumps.
             Box::new(ProcessTimers::default()),
             // CRIU carries only some options of sockets.
             Box::new(SocketOptions),
-            // CRIU does not carry on which processors threads run, nor their I/O priority.
+            // CRIU does not carry the CPU affinity of threads, nor their I/O priority.
             Box::new(Scheduling),
             // CRIU loses options of mounts.
             Box::new(MountFlags),
-            // CRIU begins calls again that the kernel would have ended, and the other way round.
+            // CRIU restarts calls that the kernel would have ended, and ends calls that the kernel would have restarted.
             Box::new(Interrupted),
         ])
     }
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_fixup_says_once_what_criu_lacks() {
+    fn each_fixup_names_a_different_defect_of_criu() {
         let Fixups(all) = Fixups::all();
         let mut lines: Vec<_> = all.iter().map(|fixup| (fixup.name(), fixup.lacks())).collect();
         assert!(

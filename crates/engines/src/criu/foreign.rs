@@ -6,18 +6,18 @@ use crate::criu::rpc;
 use crate::linux::maps::range_and_path;
 use crate::linux::task::Stat;
 
-/// Reads a packet of CRIU's.
+/// Parses a packet of CRIU.
 pub fn criu_packet(packet: &[u8]) {
     let _ = rpc::decode(packet);
 }
 
-/// Reads `text` as files of `/proc` and as a log of CRIU's.
+/// Parses `text` as files of `/proc`, and as a log of CRIU.
 pub fn text(text: &str) {
     let _ = (Stat::parse(text), is_page_turner(text), reason_in(text));
     let _ = text.lines().filter_map(range_and_path).count();
 }
 
-/// Reads the notes of an ELF file.
+/// Parses the notes of an ELF file.
 pub fn elf_notes(notes: &[u8]) {
     let _ = build_id_in(notes);
 }

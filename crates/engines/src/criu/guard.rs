@@ -1,8 +1,8 @@
 //! Protects a dumped tree from CRIU's death.
 //!
-//! To dump a process CRIU traces it, and runs code of its own in it. When a tracer dies, the kernel lets
-//! its processes run on as they are: in CRIU's code, with CRIU's registers. So CRIU does not trace:
-//! the guard, a process beside it, does so for it.
+//! To dump a process, CRIU traces it and runs code of its own in it. When a tracer dies, the kernel lets its processes run on as
+//! they are: in CRIU's code, with CRIU's registers. Therefore CRIU does not trace: the guard, a process beside it, traces on its
+//! behalf.
 //!
 //! ```text
 //! CRIU ──ptrace, wait4──▶ guard ──ptrace, wait4──▶ instance     a seccomp filter hands them over
@@ -34,15 +34,14 @@ use self::rescue::When;
 pub(crate) use self::rescue::{MAPPING, clean};
 use crate::linux::mounts;
 
-/// The word before the PID of the CRIU, in place of the arguments of an instance's first process.
+/// The first argument of this mode, in place of the arguments of an instance's first process. The PID of the CRIU follows.
 pub(crate) const WORD: &str = "guard";
 
-/// Guards the CRIU whose PID `arguments` hold, until it has ended. Writes `ready` to its standard
-/// output when CRIU may start.
+/// Guards the CRIU whose PID is in `arguments`, until it has ended. Writes `ready` to its standard output when CRIU may start.
 pub(crate) fn run(arguments: &[OsString]) -> io::Result<()> {
     let criu = arguments.first().and_then(|pid| pid.to_str()?.parse().ok());
     let criu = criu.ok_or_else(|| io::Error::other("the guard needs the PID of a CRIU"))?;
-    // What CRIU mounts is mounted there.
+    // CRIU makes its mounts in this namespace.
     mounts::enter(File::open(format!("/proc/{criu}/ns/mnt"))?.as_fd())?;
     seccomp::install(criu)?;
     io::stdout().write_all(b"ready\n")?;
@@ -64,7 +63,7 @@ struct Guard {
 struct Tracee {
     /// Its state when it was first stopped.
     context: Option<Context>,
-    /// Where it is stopped; `None` if it runs.
+    /// Its present stop; `None` if it runs.
     stop: Option<Stop>,
     /// Wait statuses that CRIU has not yet collected.
     untold: VecDeque<i32>,
@@ -93,7 +92,7 @@ impl Guard {
                     self.rescue(When::After);
                     return Ok(());
                 }
-                // It fails if CRIU is killed meanwhile, and then its end comes next.
+                // This fails if CRIU is killed meanwhile; the report of its end then comes next.
                 Some(Stop::Event(libc::PTRACE_EVENT_SECCOMP)) => {
                     let _dying = self.serve();
                 }
@@ -107,8 +106,7 @@ impl Guard {
         }
     }
 
-    /// Lets CRIU go on from a system call that was handed over. If it was killed there it may have come
-    /// to its end meanwhile.
+    /// Lets CRIU continue after a system call that was handed over. A CRIU that was killed there may have ended meanwhile.
     fn let_criu_go(&mut self) -> io::Result<()> {
         if ptrace::is_at_exit(self.criu)? {
             self.rescue(When::Before);
@@ -121,7 +119,7 @@ impl Guard {
         tracee.stop = Stop::of(status);
         tracee.untold.push_back(status);
         if tracee.context.is_none() && tracee.stop == Some(Stop::Event(libc::PTRACE_EVENT_STOP)) {
-            // It cannot fail for a stopped thread but by its end.
+            // For a stopped thread, this fails only if the thread ends.
             tracee.context = Context::of(pid).ok();
         }
     }

@@ -14,10 +14,10 @@ use crate::instance::ImageFile;
 use crate::instance::InstanceName;
 use crate::linux::files::{absent_is_fine, free_bytes};
 
-/// What images take beside pages and files, in bytes: tables, and what comes in meanwhile.
+/// The size of images beside pages and files, in bytes: tables, and state that is added until the dump.
 const MARGIN: u64 = 16 << 20;
 
-/// The room that images take with so many bytes of pages and files.
+/// The size of images with so many bytes of pages and files.
 fn size_of(bytes: u64) -> u64 {
     bytes + bytes / 8 + MARGIN
 }
@@ -41,8 +41,8 @@ pub fn make_room(directories: &[PathBuf], name: &InstanceName, bytes: u64) -> Re
     Err(Error::NoRoom(format!("{} MiB of images of `{name}` in {}", wanted >> 20, places.join(" or "))))
 }
 
-/// Free bytes of the file system under a directory, which is made if it is not there. It is its owner's
-/// alone: whoever could rename what lies in it could exchange an instance's memory.
+/// The free bytes of the file system under a directory, which is made if it is missing. Only its owner can write to it: another
+/// user who could rename files in it could replace an instance's memory.
 pub fn room_in(directory: &Path) -> Result<u64> {
     let free = || {
         private::directory(directory)?;
@@ -57,7 +57,7 @@ pub fn is_full(directory: &Path) -> bool {
     free_bytes(directory).is_ok_and(|free| free < LOG)
 }
 
-/// Images of this instance do not fit there any more.
+/// The error for images of this instance that no longer fit there.
 pub fn no_room(name: &InstanceName, images: &Path) -> Error {
     Error::NoRoom(format!("the images of `{name}` in {}", images.display()))
 }
@@ -72,7 +72,7 @@ pub fn clear(directory: &Path) -> Result<()> {
     recreate(directory).doing(|| format!("emptying {}", directory.display()))
 }
 
-/// Deletes the images and their directory, and what was put aside; no error if nothing is there.
+/// Deletes the images, their directory, and images that were put aside. Succeeds if nothing is there.
 pub fn delete(directory: &Path) -> Result<()> {
     for directory in [directory, &aside(directory)] {
         let deleted = absent_is_fine(fs::remove_dir_all(directory));
@@ -81,8 +81,8 @@ pub fn delete(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Has the images deleted while the caller goes on, and keeps an empty directory: to give much memory back takes a tenth of a
-/// second a GiB, in which nobody is to wait for an instance that runs.
+/// Deletes the images in the background, and keeps an empty directory. Freeing memory takes a tenth of a second per GiB; a running
+/// instance must not wait for that.
 pub fn put_aside(directory: &Path) -> Result<()> {
     let aside = aside(directory);
     let put = || -> io::Result<()> {
@@ -91,7 +91,7 @@ pub fn put_aside(directory: &Path) -> Result<()> {
         recreate(directory)
     };
     put().doing(|| format!("emptying {}", directory.display()))?;
-    // What is left, as by the end of this process, goes with the directory.
+    // If this process ends before, the rest is deleted with the directory.
     thread::spawn(move || fs::remove_dir_all(aside));
     Ok(())
 }
@@ -100,7 +100,7 @@ fn aside(directory: &Path) -> PathBuf {
     directory.with_extension("gone")
 }
 
-/// The image of the thread that has this number in its instance.
+/// The image of the thread that has this TID in its instance.
 pub fn core_of(images: &Path, number: i32) -> PathBuf {
     images.join(format!("core-{number}.img"))
 }
@@ -108,7 +108,7 @@ pub fn core_of(images: &Path, number: i32) -> PathBuf {
 /// The image that CRIU reads first.
 pub const INVENTORY: &str = "inventory.img";
 
-/// A directory for a CRIU that waits for images, with a named pipe in the place of the inventory.
+/// Makes a directory for a CRIU that waits for images, with a named pipe in place of the inventory.
 pub fn stage(images: &Path) -> Result<PathBuf> {
     let stage = stage_of(images);
     let make = || -> io::Result<()> {
@@ -125,14 +125,14 @@ pub fn stage(images: &Path) -> Result<PathBuf> {
     Ok(stage)
 }
 
-/// Shows a waiting CRIU the images, all but the inventory, and where those are that came before them.
+/// Links the images, except the inventory, and their parent directories into the directory of a waiting CRIU.
 pub fn show(images: &Path) -> Result<PathBuf> {
     let stage = stage_of(images);
     for image in list(images)?.iter().filter(|image| image.name != INVENTORY) {
         let link = fs::hard_link(images.join(&image.name), stage.join(&image.name));
         link.doing(|| format!("linking {} into {}", image.name, stage.display()))?;
     }
-    // From directory to directory: CRIU follows it also from within a container's file systems.
+    // A relative link: CRIU can follow it from within a container's file systems too.
     let link_parent = || match (fs::read_link(images.join(PARENT)), images.file_name()) {
         (Ok(earlier), Some(name)) => symlink(Path::new("..").join(name).join(earlier), stage.join(PARENT)),
         (absent, _) => absent_is_fine(absent.map(drop)),
@@ -146,12 +146,12 @@ pub fn unstage(images: &Path) -> Result<()> {
     delete(&stage_of(images))
 }
 
-/// No instance's name has a dot.
+/// The name of the directory. Names of instances contain no dot.
 fn stage_of(images: &Path) -> PathBuf {
     images.with_extension("criu")
 }
 
-/// The images, in order of their names. CRIU's logs and figures stay here.
+/// The images, in order of their names. Logs and statistics of CRIU are not among them.
 pub fn list(directory: &Path) -> Result<Vec<ImageFile>> {
     let read = || -> io::Result<Vec<ImageFile>> {
         let mut images = Vec::new();

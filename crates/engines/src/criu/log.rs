@@ -1,6 +1,6 @@
 //! Reads the reason of a failure from the log of CRIU.
 
-/// The first errors of a log that say something, in one line.
+/// The first meaningful errors of a log, in one line.
 pub fn reason_in(log: &str) -> Option<String> {
     const MOST: usize = 3;
     let told = log.lines().filter_map(message_of).filter(|message| !is_noise(message));
@@ -14,7 +14,7 @@ fn message_of(line: &str) -> Option<&str> {
     line.split_once("Error (")?.1.split_once("): ").map(|(_, message)| message.trim())
 }
 
-/// What every run says, and what only says that something was said before.
+/// Whether a message appears in every run, or only refers to earlier ones.
 fn is_noise(message: &str) -> bool {
     message.starts_with("rlimit: Can't setup RLIMIT_NOFILE")
         || message.starts_with("Dumping FAILED")
@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_reason_is_what_went_wrong_first() {
+    fn the_reason_is_the_first_error() {
         let log = "(00.1) Error (criu/util.c:1534): rlimit: Can't setup RLIMIT_NOFILE for self\n\
                    (00.2) Warn  (criu/x.c:1): no matter\n\
                    (00.3) Error (criu/files.c:9): Can't dump file 5\n\

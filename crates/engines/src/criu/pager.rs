@@ -1,18 +1,18 @@
 //! Post-copy at the destination: fetches the missing pages of a running instance.
 //!
-//! CRIU restores such an instance with a userfaultfd for each of its processes, and passes these to us (`criu/uffd.c` of CRIU). A process
-//! that touches a missing page waits for it. The page comes from the source through the node. Pages that no process waits for arrive in
-//! between:
+//! CRIU restores such an instance with a userfaultfd for each of its processes, and passes these to the pager (`criu/uffd.c` of
+//! CRIU). A process that touches a missing page waits for it. The page comes from the source through the node. Prefetched pages,
+//! for which no process waits, arrive in between:
 //!
 //! ```text
 //! instance ──faults, forks, mremap, munmap, …──▶ pager ──Want──▶ node ──TLS──▶ the source's node
 //!          ◀──────────── pages ─────────────────       ◀─Pages──      ◀─────── /proc/PID/mem of its stopped processes
 //! ```
 //!
-//! * **It is a process of its own**, beside the node: a node that is killed and comes again takes its end of the connection from us
-//!   (`pidfd_getfd`), and goes on; processes that wait for a page wait until then.
-//! * **If the userfaultfds were closed, missing pages would read as zeros.** So they are held twice, in a table of descriptors that two processes share
-//!   ([`keeper`]); if one of them ends, the other ends the instance, and only then lets go.
+//! * **It is a process of its own**, beside the node. A restarted node takes its end of the connection from the pager
+//!   (`pidfd_getfd`), and continues; processes that wait for a page wait until then.
+//! * **If the userfaultfds were closed, missing pages would read as zeros.** Therefore two processes hold them in a shared table of
+//!   descriptors ([`keeper`]). If one of them ends, the other ends the instance before it closes them.
 //! * **The pager follows changes of the address space** ([`owed`]): `mremap`, `munmap`, `madvise` and `fork`. Such a call waits until the
 //!   pager has read its event. While one is in progress the kernel refuses to fill pages, so no page is filled by outdated knowledge.
 //! * **It ends with the instance**, or when the node has recorded that no page is missing.
@@ -40,13 +40,13 @@ use self::wire::{MAX_PAGES, Message};
 use crate::instance::Blocker;
 use crate::memory::PAGE;
 
-/// The word before the descriptors, in place of the arguments of an instance's first process.
+/// The first argument of this mode, in place of the arguments of an instance's first process. The descriptors follow.
 pub(crate) const WORD: &str = "pager";
 
-/// So many questions are under way of which nobody waits for the answer.
+/// The number of prefetch requests in flight.
 const AHEAD: usize = 16;
 
-/// How often to try filling a page where nothing is mapped: the event that tells why arrives a moment later.
+/// How often to try filling a page where nothing is mapped: the event with the reason arrives a moment later.
 const TRIES: u32 = 4;
 
 /// The blocker for post-copy on this host, if there is one.
@@ -63,9 +63,9 @@ pub(crate) fn run(arguments: &[OsString]) -> io::Result<()> {
     let [ours, theirs, criu] = numbers[..] else {
         return Err(io::Error::other("the pager needs three descriptors"));
     };
-    // Memory that runs short is not to take the instance's with it. Without the right to say so it may.
+    // The OOM killer must not choose the pager, whose end also ends the instance. Without the right to set this, it may.
     let _may_not = fs::write("/proc/self/oom_score_adj", "-1000");
-    // SAFETY: whoever started us has passed these three for us alone.
+    // SAFETY: the starter has passed these three descriptors for this process alone.
     let (ours, theirs, criu) = unsafe {
         (OwnedFd::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs), UnixListener::from_raw_fd(criu))
     };
@@ -92,19 +92,19 @@ struct Pager {
     /// The missing pages of processes that are not restored yet, by their PIDs in the instance.
     unclaimed: BTreeMap<u32, Owed>,
     spaces: Vec<Space>,
-    /// Nothing is missing any more.
+    /// Whether no page is missing any more.
     is_whole: bool,
 }
 
-/// How far CRIU is.
+/// The progress of CRIU's restore.
 enum Criu {
     Awaited(UnixListener),
     Restores(UnixStream),
-    /// All is restored; what is registered stays.
+    /// All processes are restored; no more registrations arrive.
     Done,
 }
 
-/// The memory of a process, or of several that share it.
+/// The memory of a process, or of several processes that share it.
 struct Space {
     faults: Faults,
     owed: Owed,
@@ -112,7 +112,7 @@ struct Space {
 }
 
 impl Pager {
-    /// Serves until the instance has ended, or the node needs it no more.
+    /// Serves until the instance has ended, or the node dismisses the pager.
     fn serve(&mut self) -> io::Result<()> {
         loop {
             let ready = self.wait()?;
@@ -157,7 +157,7 @@ impl Pager {
                     let owed = u32::try_from(pid).ok().and_then(|pid| self.unclaimed.remove(&pid));
                     self.add(faults, owed.unwrap_or_default());
                 }
-                // A process that has ended, and is not waited for yet.
+                // The process has ended, and was not reaped yet.
                 (_, None) => {}
             },
             _ => {}
@@ -169,7 +169,7 @@ impl Pager {
         self.spaces.push(Space { faults: Faults::new(faults), owed, is_gone: false });
     }
 
-    /// Does what the node says; `false` if that was the last.
+    /// Handles a message of the node; `false` after the last one.
     fn told(&mut self, message: Message, data: &[u8], beside: Option<OwnedFd>) -> io::Result<bool> {
         match message {
             Message::Owe { pid, address, pages } => {
@@ -198,11 +198,11 @@ impl Pager {
         Ok(true)
     }
 
-    /// Fills what lacks these pages, wherever that is by now.
+    /// Fills the missing pages that have this source, wherever they are by now.
     fn fill(&mut self, source: Source, data: &[u8]) -> io::Result<()> {
         let pages = (data.len() / PAGE) as u64;
         let mut index = 0;
-        // A process that forks meanwhile becomes one more.
+        // A process that forks meanwhile adds one more.
         while index < self.spaces.len() {
             let mut tries = 0;
             while let Some((page, run)) = self.spaces[index].owed.from(source, pages) {
@@ -218,19 +218,20 @@ impl Pager {
         Ok(())
     }
 
-    /// Puts pages where they belong, as many as can be; `false` if there is first something to be followed.
+    /// Fills as many pages as possible. Returns `false` if the process has changed its mappings, and its events must be handled
+    /// first.
     fn put(&mut self, index: usize, page: u64, data: &[u8], tries: &mut u32) -> io::Result<bool> {
         let space = &mut self.spaces[index];
         let copied = space.faults.copy(page, data)?;
         let filled = match copied {
             Copied::Pages(pages) => pages,
-            // Something is there already, and stays.
+            // A page that exists already stays.
             Copied::IsThere => {
                 space.faults.wake(page, 1);
                 1
             }
             Copied::NotMapped if data.len() > PAGE => {
-                // In more than one mapping.
+                // The pages are in more than one mapping.
                 return self.put(index, page, &data[..PAGE], tries);
             }
             Copied::NotMapped if *tries < TRIES => {
@@ -256,7 +257,7 @@ impl Pager {
         Ok(true)
     }
 
-    /// Follows what a process has done, and wants.
+    /// Handles the events of a process: page faults, and changes of its mappings.
     fn follow(&mut self, index: usize) -> io::Result<()> {
         loop {
             let happened = self.spaces[index].faults.next()?;
@@ -286,17 +287,17 @@ impl Pager {
         }
     }
 
-    /// Asks for what is waited for, and for some more; or finds that nothing is missing.
+    /// Requests the pages that threads wait for, and prefetches others; or finds that no page is missing.
     fn ask(&mut self) -> io::Result<()> {
         let is_restored = matches!(self.criu, Criu::Done);
-        // Before that a part of the memory may not be registered.
+        // Until then, a part of the memory may not be registered.
         let chunk = if is_restored { MAX_PAGES } else { 1 };
         for Space { faults, owed, .. } in &mut self.spaces {
             for page in faults.waited_for() {
                 match owed.find(page) {
                     Some(run) if !run.is_asked => self.server.want(owed, page, run.pages.min(chunk), false),
                     Some(_) => {}
-                    // It was moved away or given back.
+                    // The page was moved away or freed.
                     None => faults.left(page, 1),
                 }
             }
@@ -316,7 +317,7 @@ impl Pager {
         Ok(())
     }
 
-    /// Nothing is missing: what was never touched is zeros for the kernel too.
+    /// Completes post-copy: the kernel too fills untouched pages with zeros.
     fn be_whole(&mut self) {
         self.kept.dismiss();
         self.spaces.clear();

@@ -19,10 +19,10 @@ use crate::criu::pages::memory_images;
 use crate::linux::task::{Task, TaskId};
 use crate::memory::PAGE;
 
-/// Where CRIU looks for whoever takes its userfaultfds, in the directory of its images.
+/// The socket in the directory of the images at which CRIU expects the receiver of its userfaultfds.
 const SOCKET: &str = "lazy-pages.socket";
 
-/// How long a pager may take to end that is told to.
+/// How long a dismissed pager may take to end.
 const DISMISSED: Duration = Duration::from_secs(2);
 
 /// A handle of a running pager.
@@ -41,7 +41,8 @@ pub struct PagerId {
 }
 
 impl Pager {
-    /// Starts the pager of an instance that CRIU is to restore from `images`. It ends with this process until it knows the instance.
+    /// Starts the pager of an instance that CRIU will restore from `images`. The pager ends with this process until it knows the
+    /// instance.
     pub fn start(init: &[OsString], images: &Path) -> io::Result<Self> {
         let (program, words) = init.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let (ours, theirs) = seqpacket::pair()?;
@@ -86,7 +87,7 @@ impl Pager {
         self.task.try_clone()
     }
 
-    /// What is said to it, and heard of it: see [`crate::criu::pager::wire`].
+    /// A connection to it, for the messages of [`crate::criu::pager::wire`].
     pub fn connection(&self) -> io::Result<OwnedFd> {
         self.connection.try_clone()
     }
@@ -129,7 +130,7 @@ impl Pager {
     }
 }
 
-/// Where CRIU will connect. The way to it may be longer than an address can be.
+/// The socket to which CRIU will connect. Its path may be longer than a socket address can be.
 fn listen(images: &Path) -> io::Result<UnixListener> {
     let directory = File::open(images)?;
     UnixListener::bind(format!("/proc/self/fd/{}/{SOCKET}", directory.as_raw_fd()))

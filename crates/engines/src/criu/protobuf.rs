@@ -1,4 +1,4 @@
-//! Protobuf by hand, and CRIU's images, which are made of it: a dozen fields are not worth a compiler.
+//! A minimal protobuf parser and writer, for CRIU's images and messages. A dozen fields do not justify a protobuf compiler.
 
 use std::io;
 use std::path::Path;
@@ -36,14 +36,14 @@ impl Message {
 /// The value of a field.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Field<'a> {
-    /// Of any type of number that takes as many bytes as it needs.
+    /// A number of any type with variable length.
     Number(u64),
     /// Bytes, a text or a message.
     Bytes(&'a [u8]),
 }
 
 impl<'a> Field<'a> {
-    /// The message that it holds; `None` if it is a number.
+    /// The message that it contains; `None` if it is a number.
     pub fn message(self) -> Option<&'a [u8]> {
         match self {
             Field::Bytes(value) => Some(value),
@@ -52,7 +52,7 @@ impl<'a> Field<'a> {
     }
 }
 
-/// The fields of a message with their numbers, in their order; `None` if it is malformed.
+/// The fields of a message with their numbers, in order; `None` if it is malformed.
 pub fn fields(mut rest: &[u8]) -> Option<Vec<(u64, Field<'_>)>> {
     let mut fields = Vec::new();
     while !rest.is_empty() {
@@ -120,7 +120,7 @@ pub fn first_entry(image: &[u8]) -> Option<&[u8]> {
     entry.get(..u32::from_le_bytes(*length) as usize)
 }
 
-/// The entries of an image, each of which has its length before it; `None` if it is malformed.
+/// The entries of an image, each preceded by its length; `None` if it is malformed.
 pub fn entries(image: &[u8]) -> Option<Vec<&[u8]>> {
     let mut rest = image.get(MAGIC..)?;
     let mut entries = Vec::new();
@@ -133,7 +133,7 @@ pub fn entries(image: &[u8]) -> Option<Vec<&[u8]>> {
     Some(entries)
 }
 
-/// The image with each of its entries changed: after the magic numbers each has its length before it.
+/// The image with each of its entries changed. After the magic numbers, each entry is preceded by its length.
 pub fn with_entries(image: &[u8], change: impl Fn(&[u8]) -> Option<Vec<u8>>) -> Option<Vec<u8>> {
     let mut changed = image.get(..MAGIC)?.to_vec();
     for entry in entries(image)? {

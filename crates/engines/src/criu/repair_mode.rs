@@ -1,7 +1,7 @@
 //! TCP sockets of a dumped tree that resumes after a rollback.
 //!
-//! CRIU leaves the connections of a stopped tree in repair mode, in which the kernel sends nothing for them. That is right for a tree
-//! that is killed next. Before a tree resumes, its connections leave that mode.
+//! CRIU leaves the connections of a stopped tree in repair mode, in which the kernel sends nothing for them. This is right for a
+//! tree that is killed next. Before a tree resumes, its connections must leave that mode.
 
 use std::collections::HashMap;
 use std::fs;
@@ -24,8 +24,8 @@ pub fn remember(tree: &[i32]) -> io::Result<Reuse> {
     Ok(reuse)
 }
 
-/// Takes a stopped tree's connections out of repair mode, and has the kernel probe each peer, also for connections that CRIU has
-/// not reached: an answer of the peer makes the kernel send its held data.
+/// Takes a stopped tree's connections out of repair mode, and lets the kernel probe each peer. It does so for connections that CRIU
+/// has not reached, too: an answer of the peer makes the kernel send its held data.
 pub fn leave_repair(tree: &[i32], reuse: &Reuse) -> io::Result<()> {
     for_each_tcp(tree, |inode, socket| {
         if option(&socket, libc::IPPROTO_TCP, libc::TCP_REPAIR)? == 0 {
@@ -36,8 +36,8 @@ pub fn leave_repair(tree: &[i32], reuse: &Reuse) -> io::Result<()> {
     })
 }
 
-/// Has the kernel probe each peer of a restored tree whose connections have left repair mode, so that none waits for its
-/// timer. Peers that have closed may be gone, within the instance at least: their answer would be a reset.
+/// Lets the kernel probe each peer of a restored tree whose connections have left repair mode, so that no connection waits for its
+/// timer. A peer that has closed may be gone, at least within the instance, and would answer with a reset: it is not probed.
 pub fn probe(tree: &[i32]) -> io::Result<()> {
     for_each_tcp(tree, |_, socket| {
         let is_over = has(&socket, libc::POLLRDHUP) && unacknowledged(&socket) == Some(0);
@@ -45,7 +45,7 @@ pub fn probe(tree: &[i32]) -> io::Result<()> {
     })
 }
 
-/// How many bytes the peer has not acknowledged.
+/// The number of bytes that the peer has not acknowledged.
 fn unacknowledged(socket: &OwnedFd) -> Option<libc::c_int> {
     let mut bytes = 0;
     // SAFETY: the kernel writes a number into `bytes`.
@@ -56,13 +56,13 @@ fn unacknowledged(socket: &OwnedFd) -> Option<libc::c_int> {
 fn probe_peer(socket: &OwnedFd) -> io::Result<()> {
     let reuse = option(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR)?;
     match leave(socket, reuse) {
-        // Listeners cannot be in that mode, and have nothing to probe.
+        // Listeners cannot be in repair mode, and have no peer.
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => Ok(()),
         other => other,
     }
 }
 
-/// The kernel probes the peer of a connection that leaves repair mode, also if it was not in it, and resets
+/// Takes a connection out of repair mode. The kernel then probes its peer, even if it was not in that mode, and resets
 /// `SO_REUSEADDR`.
 fn leave(socket: &OwnedFd, reuse: libc::c_int) -> io::Result<()> {
     set_option(socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, 0)?;

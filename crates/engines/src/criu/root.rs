@@ -19,37 +19,37 @@ use crate::report::Shortage;
 /// The file systems that an instance has of its own, as this host sees them.
 #[derive(Clone, Debug)]
 pub struct OwnRoot<'a> {
-    /// Where its root is mounted.
+    /// The mount point of its root.
     pub root: PathBuf,
     /// The directory of the host below its layer; `None` if that is a container image.
     pub rootfs: Option<&'a Path>,
-    /// The layer with what it has written.
+    /// The layer: the files that it has written.
     pub layer: PathBuf,
-    /// What it sees of the host beside its root. CRIU mounts all else.
+    /// All bind mounts of the host in it. CRIU makes the other mounts.
     pub binds: &'a [Bind],
-    /// What the user shows it of the host.
+    /// The user's bind mounts of the host.
     pub volumes: &'a [Bind],
     /// The cgroup controllers that its limits need.
     pub controllers: &'a [String],
-    /// Where CRIU finds programs, if not where this process does.
+    /// The search path for programs that CRIU starts, if it differs from this process's own.
     pub search_path: Option<&'a OsStr>,
 }
 
 impl OwnRoot<'_> {
-    /// Where it sees what each host has of its own for containers.
+    /// The mount points of the support files, which each host provides itself.
     pub fn support(&self) -> Vec<PathBuf> {
         let beside = self.binds.iter().filter(|bind| !self.volumes.contains(bind));
         beside.map(|bind| bind.destination.clone()).collect()
     }
 }
 
-/// What the first process of an instance is started with.
+/// The inputs for the first process of an instance.
 pub struct FirstProcess<'a> {
     /// The instance's name.
     pub name: &'a InstanceName,
     /// The program that the instance runs.
     pub program: &'a Program,
-    /// The command of the first process, with the arguments that come before the engine's.
+    /// The command line of the first process, before the engine's arguments.
     pub init: &'a [OsString],
     /// The network namespace.
     pub network: BorrowedFd<'a>,
@@ -57,10 +57,10 @@ pub struct FirstProcess<'a> {
     pub descriptors: ResourceLimit,
 }
 
-/// The root file system of one instance on this host, and its cgroups. As it stands here it is that of its host, which needs
-/// nothing in a move.
+/// The root file system of one instance on this host, and its cgroups. The default methods describe the host's root file system,
+/// with which a move does nothing.
 pub trait RootFileSystem: Send {
-    /// The file systems of its own; `None` if it sees those of its host.
+    /// The instance's own file systems; `None` if it uses those of its host.
     fn own(&self) -> Option<OwnRoot<'_>> {
         None
     }
@@ -70,59 +70,60 @@ pub trait RootFileSystem: Send {
         true
     }
 
-    /// What the instance sees of the host since it was made, whatever one that is made now would see.
+    /// Sets the bind mounts with which the instance was made, whichever a new instance would get now.
     fn was_made_with(&mut self, _binds: Vec<Bind>) {}
 
-    /// Starts the command of the instance in it, and returns the number of its first process, which is our child.
+    /// Starts the command of the instance in it, and returns the PID of its first process, a child of this process.
     fn start(&mut self, first: &FirstProcess<'_>) -> Result<i32>;
 
-    /// Source, once the instance is stopped: begins to pack what it has written into its images.
+    /// Source, once the instance is stopped: begins to pack the files that it has written into its images.
     fn pack_written(&self, _images: &Path) -> Result<Packing> {
         Ok(Packing(None))
     }
 
-    /// Destination: ends what only tried whether the instance can be made.
+    /// Destination: removes the trial that tested whether the instance can be made.
     fn end_trial(&mut self) {}
 
-    /// Destination, before CRIU restores: brings back what the instance has written.
+    /// Destination, before CRIU restores: unpacks the files that the instance has written.
     fn unpack_written(&mut self, _images: &Path, _watch: &Watch<'_>) -> Result<()> {
         Ok(())
     }
 
-    /// Destination: puts the first process of a tree that is being restored into the cgroups. What it forks is there too, and may be
-    /// more than there will be processes: see [`Self::restore_process_limit`].
+    /// Destination: moves the first process of a tree that is being restored into the cgroups. Its children are in there too.
+    /// During the restore they may be more than the instance's processes: see [`Self::restore_process_limit`].
     fn join_cgroups(&mut self, _first: i32) -> Result<()> {
         Ok(())
     }
 
-    /// Destination: the tree is restored, and has no more processes than before.
+    /// Destination: sets the process limit again, after the tree is restored and has no more processes than before.
     fn restore_process_limit(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// What its cgroups tell of memory.
+    /// The memory shortages that its cgroups have recorded.
     fn shortage(&self) -> Shortage {
         Shortage::default()
     }
 
-    /// What tells, at little cost, whether the kernel has ended one of its processes for want of memory from now on; `None` if
-    /// that is not counted.
+    /// A cheap function that tells whether the kernel has killed one of its processes for lack of memory since this call; `None` if
+    /// the kernel does not count that.
     fn kills(&self) -> Option<Box<dyn Fn() -> bool + Sync>> {
         None
     }
 
-    /// Why the kernel has ended what was being restored, if that is what happened since there was `before`.
+    /// The error for a restore that failed because the kernel has killed processes for lack of memory since `before`, if that
+    /// happened.
     fn out_of_memory(&self, _before: Shortage) -> Option<Error> {
         None
     }
 
-    /// Deletes all of it. Nothing to do is no error.
+    /// Deletes all of it. Succeeds if there is nothing to delete.
     fn remove(&mut self) -> Result<()> {
         Ok(())
     }
 }
 
-/// What an instance has written, while it is packed beside CRIU's work, or unpacked. It ends with this.
+/// The packing of written files beside CRIU's work, or their unpacking. Dropping it ends it.
 pub struct Packing(pub Option<Packer>);
 
 /// The program that packs or unpacks.
@@ -131,12 +132,12 @@ pub struct Packer {
     pub helper: Helper,
     /// How long it may take.
     pub patience: Duration,
-    /// What it does, to say so if it fails.
+    /// The operation, for errors.
     pub doing: String,
 }
 
 impl Packing {
-    /// Waits for a good end; otherwise it says why.
+    /// Waits until it succeeds, or returns the reason of its failure.
     pub fn succeed(self, watch: &Watch<'_>) -> Result<()> {
         let Some(Packer { helper, patience, doing }) = self.0 else { return Ok(()) };
         helper.succeed(patience, watch.cancelled, || doing)

@@ -1,4 +1,4 @@
-//! CRIU's RPC messages, as far as this engine speaks them: `images/rpc.proto` of CRIU.
+//! CRIU's RPC messages, as far as this engine uses them: `images/rpc.proto` of CRIU.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -35,31 +35,31 @@ mod opts {
 const NETWORK_LOCK_SKIP: u64 = 3;
 /// `criu_cg_mode`: processes stay in the cgroup in which CRIU runs.
 const CGROUPS_IGNORE: u64 = 0;
-/// Errors and warnings. More would be written in the blackout.
+/// Errors and warnings. A higher level would write more in the blackout.
 const LOG_WARNINGS: u64 = 2;
-/// Deleted files up to this size, in bytes, travel with the images.
+/// The size limit of deleted files that travel with the images, in bytes.
 pub const GHOST_LIMIT: u64 = 64 << 20;
 
-/// A container's file systems, as far as CRIU does not make them.
+/// The file systems of a container that CRIU does not make.
 #[derive(Clone, Copy, Debug)]
 pub struct FileSystems<'a> {
-    /// Where its root is mounted.
+    /// The mount point of its root.
     pub root: &'a Path,
-    /// What it sees of the host beside that.
+    /// The bind mounts of the host in it.
     pub binds: &'a [Bind],
 }
 
-/// What CRIU is asked to do.
+/// A request to CRIU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Dump the tree below this process and leave it stopped.
     Dump { pid: i32 },
-    /// Restore a tree, its root as our child; if `lazily`, without memory that is not among the images.
+    /// Restore a tree, with its root as a child of this process; if `lazily`, without memory that is not among the images.
     Restore { lazily: bool },
 }
 
 impl Request {
-    /// CRIU's word for it, and the log's name.
+    /// CRIU's word for the request, and the log's name.
     pub fn word(self) -> &'static str {
         match self {
             Self::Dump { .. } => "dump",
@@ -74,8 +74,8 @@ impl Request {
         }
     }
 
-    /// The packet that asks for it. A tree that has no file systems of its own shares the host's. Dumped pages go to the socket
-    /// that CRIU has as descriptor `pages`.
+    /// The packet of the request. A tree without file systems of its own shares the host's. CRIU sends dumped pages to its socket
+    /// with the descriptor `pages`.
     pub fn encode(self, images: &str, own: Option<FileSystems<'_>>, pages: Option<RawFd>) -> Vec<u8> {
         let mut options = Message::default();
         options.number(opts::IMAGES_DIR_FD, u64::MAX);
@@ -118,14 +118,14 @@ impl Request {
 }
 
 impl Request {
-    /// An `ext_mount_map`: in a dump from the place to its name in the images, in a restore from the name to the source. The
-    /// name is the place.
+    /// An `ext_mount_map`. A dump maps the mount point to a name in the images, a restore maps the name to the source. The name is
+    /// the mount point.
     fn external(self, bind: &Bind) -> Message {
         let name = bind.destination.as_os_str().as_bytes();
         let mut map = Message::default();
         map.bytes(1, name);
         if matches!(self, Self::Restore { .. }) {
-            // CRIU does not follow a symbolic link there, as the runtime does.
+            // Unlike the runtime, CRIU does not follow a symbolic link there.
             let source = fs::canonicalize(&bind.source).unwrap_or_else(|_| bind.source.clone());
             map.bytes(2, source.as_os_str().as_bytes());
         } else {
@@ -135,7 +135,7 @@ impl Request {
     }
 }
 
-/// The packet that answers a hook: `go` lets CRIU go on.
+/// The packet that answers a hook: `go` lets CRIU continue.
 pub fn encode_answer(go: bool) -> Vec<u8> {
     const NOTIFY: u64 = 6;
     let mut request = Message::default();
@@ -144,19 +144,19 @@ pub fn encode_answer(go: bool) -> Vec<u8> {
     request.0
 }
 
-/// What CRIU says.
+/// A message of CRIU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Response {
     /// It waits at a hook.
     Hook {
         /// The hook's name.
         name: String,
-        /// The tree's root, where the hook tells it.
+        /// The root of the tree, if the hook reports it.
         pid: Option<i32>,
     },
     /// It is done.
     Done {
-        /// Whether it did what it was asked.
+        /// Whether the request succeeded.
         success: bool,
     },
 }
@@ -176,7 +176,7 @@ pub fn decode(packet: &[u8]) -> Option<Response> {
     Some(Response::Hook { name: String::from_utf8(name.to_vec()).ok()?, pid })
 }
 
-/// The fields of a message by number; of a repeated one the last.
+/// The fields of a message by number; for a repeated field, the last one.
 fn parse(message: &[u8]) -> Option<BTreeMap<u64, Field<'_>>> {
     Some(fields(message)?.into_iter().collect())
 }
@@ -186,20 +186,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hook_is_read_as_criu_writes_it() {
+    fn a_hook_is_parsed_as_criu_writes_it() {
         let packet = b"\x08\x06\x10\x01\x2a\x10\x0a\x0bpost-restor\x10\xdb\x63";
         let hook = Response::Hook { name: "post-restor".into(), pid: Some(12763) };
         assert_eq!(decode(packet), Some(hook));
     }
 
     #[test]
-    fn a_failure_is_read_as_criu_writes_it() {
+    fn a_failure_is_parsed_as_criu_writes_it() {
         let packet = b"\x08\x02\x10\x00\x22\x0b\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x38\x38";
         assert_eq!(decode(packet), Some(Response::Done { success: false }));
     }
 
     #[test]
-    fn what_is_cut_short_is_refused() {
+    fn truncated_messages_are_refused() {
         assert_eq!(decode(b"\x2a\x10\x0a"), None);
         assert_eq!(decode(b"\x08\xff"), None);
         assert_eq!(decode(&[0xff; 12]), None);

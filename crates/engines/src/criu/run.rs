@@ -1,9 +1,8 @@
 //! One run of CRIU, driven through its RPC socket (`criu swrk`).
 //!
-//! CRIU runs in the instance's network and mount namespaces, so that it neither dumps nor makes one; of a container, which
-//! has its own file systems, in the host's mount namespace. It stops at hooks and waits for an answer. When our
-//! end of the socket closes, also by our death, it rolls back: a dumped tree runs on, a
-//! restored one is killed.
+//! CRIU runs in the instance's network and mount namespaces, so that it neither dumps nor makes one. For a container, which has its
+//! own file systems, it runs in the host's mount namespace. CRIU stops at hooks and waits for an answer. When this process's end of
+//! the socket closes, also by the death of this process, CRIU rolls back: a dumped tree runs on, and a restored tree is killed.
 
 mod ending;
 mod view;
@@ -34,56 +33,55 @@ use crate::instance::Blocker;
 use crate::instance::InstanceName;
 use crate::linux::task::TaskId;
 
-/// How often a wait looks whether the caller cancelled.
+/// How often a wait checks for cancellation.
 const GLANCE: Duration = Duration::from_millis(20);
 
-/// How long CRIU may take from hook to hook before it is looked whether the caller cancelled: at a hook it
-/// undoes its work by itself.
+/// How long CRIU may take from hook to hook before cancellation interrupts it; at a hook, it undoes its work by itself.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// How long the guard may take to say that it traces CRIU.
+/// How long the guard may take to report that it traces CRIU.
 const GUARD: Duration = Duration::from_secs(5);
 
-/// What CRIU is run with.
+/// The inputs of a run.
 pub struct Launch<'a> {
     /// The program.
     pub program: &'a Path,
-    /// Where it runs.
+    /// The network namespace in which it runs.
     pub namespace: BorrowedFd<'a>,
-    /// Where the images are.
+    /// The directory of the images.
     pub images: &'a Path,
-    /// Whose images.
+    /// The instance.
     pub name: &'a InstanceName,
     /// The instance's file systems, if it has any of its own.
     pub own: Option<OwnRoot<'a>>,
-    /// What it is to do.
+    /// The request.
     pub request: Request,
 }
 
 /// A running CRIU.
 pub struct Criu {
     socket: OwnedFd,
-    /// Where the pages of a dump come, until they are taken.
+    /// The stream with the pages of a dump, until it is taken.
     pages: Option<UnixStream>,
     child: Child,
-    /// What does its tracing, and ends after it.
+    /// The guard, which traces on CRIU's behalf and ends after it.
     guard: Option<Child>,
     id: TaskId,
     request: Request,
     name: InstanceName,
     log: PathBuf,
     root: Option<i32>,
-    /// Nothing is touched yet: it may be killed at any time.
+    /// Whether CRIU has changed nothing yet, and may be killed at any time.
     harmless: bool,
-    /// It has ended, and its number may be another's.
+    /// Whether it has ended and was reaped, so that another process may have its PID.
     waited_for: bool,
 }
 
 impl Criu {
-    /// The hook of a dump at which the tree is stopped, and nothing of it read yet.
+    /// The hook of a dump at which the tree is stopped, before CRIU reads its state.
     pub const ALL_STOPPED: &str = "query-ext-files";
 
-    /// Starts CRIU and asks it to begin.
+    /// Starts CRIU and sends the request.
     pub fn start(launch: &Launch<'_>) -> Result<Self> {
         let images = launch.images.to_str().ok_or_else(|| unprintable(launch.images))?;
         let (near, far) = match launch.request {
@@ -142,8 +140,8 @@ impl Criu {
         })
     }
 
-    /// Has its tracing done by a guard, so that its death does not harm what it traces: see
-    /// [`crate::criu::guard`]. It must wait at a hook.
+    /// Starts a guard that traces on CRIU's behalf, so that CRIU's death does not harm the traced processes: see
+    /// [`crate::criu::guard`]. CRIU must wait at a hook.
     pub fn guard(&mut self, init: &[OsString]) -> Result<()> {
         let name = self.name.clone();
         let started =
@@ -163,23 +161,23 @@ impl Criu {
         ))
     }
 
-    /// Where the pages of a dump come, which must be read while it is made: see [`crate::criu::pages::page_server`].
+    /// Takes the stream with the pages of a dump, which must be read during the dump: see [`crate::criu::pages::page_server`].
     pub fn take_pages(&mut self) -> Option<UnixStream> {
         self.pages.take()
     }
 
-    /// Who it is, for the record.
+    /// Its identity, for the record.
     pub fn id(&self) -> TaskId {
         self.id
     }
 
-    /// The root of the tree that is being restored, once CRIU has told it.
+    /// The root of the tree that is being restored, once CRIU has reported it.
     pub fn root(&self) -> Option<i32> {
         self.root
     }
 
-    /// Lets CRIU go on until it is done or at the hook `until`; other hooks are passed. If the caller
-    /// cancels, CRIU undoes its work at the next hook, or is made to if it does not come to one.
+    /// Lets CRIU continue until it is done, or until the hook `until`; it passes other hooks. If the caller cancels, CRIU undoes
+    /// its work at the next hook, or is forced to if it reaches none.
     pub fn run_to(&mut self, until: Option<&str>, watch: &Watch<'_>, end: Instant) -> Result<()> {
         loop {
             let response = self.receive(watch, end)?;
@@ -199,8 +197,8 @@ impl Criu {
         }
     }
 
-    /// Gives an armed restore its inventory, upon which it begins. It reads it from a named pipe, and
-    /// so has everything behind it that does not need the images.
+    /// Gives an armed restore its inventory, which starts it. CRIU reads it from a named pipe, and has done everything by then that
+    /// does not need the images.
     pub fn feed(&mut self, inventory: &Path, pipe: &Path, watch: &Watch<'_>) -> Result<()> {
         let (end, silent) = (Instant::now() + watch.timeout, Instant::now() + SILENCE);
         loop {
@@ -236,11 +234,11 @@ impl Criu {
     fn receive(&mut self, watch: &Watch<'_>, end: Instant) -> Result<Response> {
         let silent = Instant::now() + SILENCE;
         while !self.readable()? {
-            // What it was restoring may hold its socket's end as well.
+            // The tree that CRIU was restoring may hold CRIU's end of the socket as well.
             if self.has_ended() && !self.readable()? {
                 return Err(self.failure());
             }
-            // It has none before they are taken: it gives up.
+            // CRIU sends pages only after the stream is taken. Data before that means that CRIU gives up.
             if self
                 .pages
                 .as_ref()
@@ -271,7 +269,7 @@ impl Criu {
         readable_within(self.socket.as_fd(), GLANCE).doing(|| "waiting for CRIU".into())
     }
 
-    /// What CRIU's end means, once it has ended.
+    /// The error that CRIU's end means, once it has ended.
     fn failure(&mut self) -> Error {
         self.end_within(UNDO);
         if let Some(images) = self.log.parent().filter(|images| images::is_full(images)) {
@@ -302,7 +300,7 @@ fn readable_within(descriptor: BorrowedFd<'_>, time: Duration) -> io::Result<boo
     }
 }
 
-/// The line that the guard writes at once when it is ready.
+/// The line that the guard writes when it is ready, if it comes in time.
 fn line_in_time(output: ChildStdout) -> Option<String> {
     let mut line = String::new();
     readable_within(output.as_fd(), GUARD).ok().filter(|ready| *ready)?;
@@ -310,7 +308,7 @@ fn line_in_time(output: ChildStdout) -> Option<String> {
     Some(line)
 }
 
-/// Refused with `ENXIO` until CRIU opens the pipe.
+/// Writes the inventory into the pipe; fails with `ENXIO` until CRIU opens the pipe.
 fn feed(inventory: &Path, pipe: &Path) -> io::Result<()> {
     let bytes = fs::read(inventory)?;
     let mut pipe = File::options().write(true).custom_flags(libc::O_NONBLOCK).open(pipe)?;

@@ -1,8 +1,7 @@
 //! One dump at a time on a machine.
 //!
-//! For a moment CRIU mounts the instance's `/proc` at `proc.crtools` in the working directory of its first
-//! process. Hosts of a lab and instances share the machine's directories, so that two dumps at a time
-//! would trip over each other there.
+//! For a moment, CRIU mounts the instance's `/proc` at `proc.crtools` in the working directory of its first process. Instances and
+//! hosts of a lab share the machine's directories, so two dumps at the same time would collide there.
 
 use std::fs::File;
 use std::path::Path;
@@ -50,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_has_its_turn_at_a_time_and_nothing_is_left() {
+    fn turns_exclude_each_other_and_leave_no_files() {
         let folder = std::env::temp_dir().join(format!("th-turn-{}", std::process::id()));
         let name = InstanceName::new("a").unwrap();
         let impatient = Watch { timeout: Duration::ZERO, ..Watch::QUIET };
@@ -58,7 +57,7 @@ mod tests {
         assert!(matches!(Turn::take_in(&folder, &name, &impatient), Err(Error::TimedOut { .. })));
         drop(first);
         drop(Turn::take_in(&folder, &name, &impatient).unwrap());
-        // Fails if anything is in it.
+        // Fails if the folder is not empty.
         fs::remove_dir(&folder).unwrap();
     }
 }

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use fabric::attach::{self, Role, SOCKET_NAME, ToNode, ToProcess, VERSION};
 use fabric::{ProcessId, seqpacket};
 
-/// How soon to ask for the node again: soon at first, since a move's blackout lasts until then.
+/// The interval between the first attempts to reach the node: short, since a move's blackout lasts until then.
 const SOON: Duration = Duration::from_millis(1);
-/// How soon to ask again once the node has been away for long.
+/// The interval after [`LONG`] attempts.
 const LATER: Duration = Duration::from_millis(20);
-/// After so many attempts it is long.
+/// The number of attempts at the short interval.
 const LONG: u32 = 5000;
 
 /// The connection to the node, or the attempts to make it.
@@ -19,7 +19,7 @@ pub struct Attachment {
     role: Role,
     state: State,
     process: Option<ProcessId>,
-    /// A packet that the socket had no room for, or that was made while there was no socket.
+    /// A packet that the socket had no room for, or that was made while the socket was closed.
     waiting: Option<Vec<u8>>,
     /// The node's messages to sessions.
     heard: Vec<ToProcess>,
@@ -33,13 +33,13 @@ enum State {
 }
 
 impl Attachment {
-    /// Not attached yet.
+    /// An attachment without a connection yet.
     pub fn new(role: Role) -> Self {
         let state = State::Detached { attempts: 0 };
         Self { role, state, process: None, waiting: None, heard: Vec::new() }
     }
 
-    /// The node has recorded the command's end.
+    /// Whether the node has recorded the command's end.
     pub fn dismissed(&self) -> bool {
         matches!(self.state, State::Dismissed)
     }
@@ -54,7 +54,7 @@ impl Attachment {
         self.waiting.is_none() && !self.dismissed()
     }
 
-    /// When to call [`Self::step`] again at the latest.
+    /// How soon to call [`Self::step`] again, at the latest.
     pub fn retry_after(&self) -> Option<Duration> {
         match self.state {
             State::Detached { attempts } => Some(if attempts < LONG { SOON } else { LATER }),
@@ -79,9 +79,9 @@ impl Attachment {
         self.flush();
     }
 
-    /// Connects if there is no connection, receives messages, and sends a queued one. `true` if the
-    /// node has just answered the `Hello` of a new connection. Calls `hold` before it sends `Suspended`, after which the instance may
-    /// be stopped at any time.
+    /// Connects if there is no connection, receives messages, and sends a queued one. Returns whether the node has just answered
+    /// the `Hello` of a new connection. Calls `hold` before it sends `Suspended`; afterwards, the instance may be stopped at any
+    /// time.
     pub fn step(&mut self, mut hold: impl FnMut()) -> bool {
         if let State::Detached { attempts } = self.state {
             self.state = match self.greet() {
@@ -160,7 +160,7 @@ impl Attachment {
         true
     }
 
-    /// The last word of this connection. What waits is for the next one.
+    /// Sends the last message of this connection. A waiting packet stays for the next one.
     fn suspend(&mut self, since: Instant) {
         if let State::Attached(socket) = self.replace_with_detached() {
             let message = ToNode::Suspended {
@@ -193,8 +193,8 @@ impl Attachment {
     }
 }
 
-/// Sends although the socket may be full of output: the node is reading it. A node that does not
-/// read within a few seconds finds the connection closed instead.
+/// Sends even if the socket is full of output: the node is reading it. If a node does not read within a few seconds, it sees a
+/// closed connection instead.
 fn send_in_time(socket: &OwnedFd, packet: &[u8]) {
     const PATIENCE: Duration = Duration::from_secs(5);
     let end = Instant::now() + PATIENCE;

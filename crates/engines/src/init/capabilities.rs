@@ -1,32 +1,33 @@
 //! The capabilities of init in a container, and of the commands that it starts.
 //!
-//! Init changes users and forwards signals, whatever the container's configuration allows. The runtime lends it the capabilities that it
-//! lacks for that: they are in the bounding set, and init removes them from it at once and keeps them for itself. Root's commands get
-//! their capabilities from the bounding set when they are executed, and commands of other users get the ambient ones, as if the runtime
-//! had started them.
+//! Init changes users and forwards signals, whatever the container's configuration permits. The runtime lends it the capabilities
+//! that it lacks for this: they are in the bounding set; init removes them from there at once, and keeps them for itself. Commands
+//! of root get their capabilities from the bounding set when they are executed. Commands of other users get the ambient
+//! capabilities, as if the runtime had started them.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
 
 use super::numbers::numbers;
 
-/// What init needs if not all commands are root's; the last one is for giving back what was lent.
+/// The capabilities that init needs unless all commands run as root. The last one serves to remove lent capabilities.
 pub const NEEDED: [(&str, u32); 4] =
     [("CAP_KILL", 5), ("CAP_SETGID", 6), ("CAP_SETUID", 7), ("CAP_SETPCAP", 8)];
 
-/// Before the numbers of what was lent, in the first argument.
+/// The prefix of the list of lent capabilities, in the first argument.
 const LENT: &str = "lent=";
 
-/// So many there may be: the kernel's sets have no more bits.
+/// The limit of capability numbers: the kernel's sets have no more bits.
 const MOST: u32 = 64;
 
-/// The argument that tells init what was lent to it, if anything was.
+/// The argument that tells init which capabilities were lent to it, if any.
 pub fn lent(capabilities: &[u32]) -> Option<String> {
     let numbers: Vec<_> = capabilities.iter().map(u32::to_string).collect();
     (!numbers.is_empty()).then(|| format!("{LENT}{}", numbers.join(",")))
 }
 
-/// Takes what the first of `arguments` says was lent out of the calling thread's bounding set, and returns the others.
+/// Removes the lent capabilities, which the first of `arguments` lists, from the calling thread's bounding set. Returns the other
+/// arguments.
 pub fn give_back(arguments: &[OsString]) -> io::Result<&[OsString]> {
     let said = arguments.split_first().and_then(|(first, rest)| Some((first.to_str()?, rest)));
     let Some((lent, rest)) = said.and_then(|(first, rest)| Some((first.strip_prefix(LENT)?, rest))) else {
@@ -50,10 +51,10 @@ struct Header {
     pid: libc::pid_t,
 }
 
-/// What the kernel wants in place of an argument that it does not take.
+/// The value that the kernel requires for unused arguments.
 const NOTHING: libc::c_ulong = 0;
 
-/// `_LINUX_CAPABILITY_VERSION_3`, of the calling thread.
+/// `_LINUX_CAPABILITY_VERSION_3`, for the calling thread.
 const HEADER: Header = Header { version: 0x2008_0522, pid: 0 };
 
 /// `struct __user_cap_data_struct`: a half of each set.
@@ -65,16 +66,16 @@ struct Half {
     inheritable: u32,
 }
 
-/// What commands have whose user is not root.
+/// The capabilities of commands whose user is not root.
 #[derive(Clone, Copy, Default)]
 pub struct Ambient {
     set: u64,
-    /// All sets of who has no other capabilities, and inherits what it did.
+    /// All sets of a process that has only the ambient capabilities, and inherits the inheritable ones.
     halves: [Half; 2],
 }
 
 impl Ambient {
-    /// That of the calling thread.
+    /// The ambient capabilities of the calling thread.
     pub fn own() -> io::Result<Self> {
         let set = (0..MOST).filter(|&number| is_ambient(number)).fold(0, |set, number| set | 1 << number);
         let mut halves = own_sets()?;
@@ -84,8 +85,8 @@ impl Ambient {
         Ok(Self { set, halves })
     }
 
-    /// Makes the calling thread `user`'s, who has these capabilities alone, also when it executes another program; root keeps all.
-    /// As setuid, it makes system calls only, and returns -1 if one has failed.
+    /// Makes `user` the user of the calling thread, with only these capabilities, also after it executes another program. Root
+    /// keeps all. Like setuid, it makes system calls only, and returns -1 if one has failed.
     pub fn set_user(&self, user: libc::uid_t) -> libc::c_int {
         let keeps = user != 0 && self.set != 0;
         if keeps && prctl(libc::PR_SET_KEEPCAPS, 1, NOTHING) == -1 {
@@ -96,7 +97,7 @@ impl Ambient {
         if changed && (!keeps || self.take()) { 0 } else { -1 }
     }
 
-    /// The change of the user has left what is permitted and what is inherited, and nothing else.
+    /// The change of the user has kept the permitted and the inheritable set, and cleared the others.
     fn take(&self) -> bool {
         let mut ambient = (0..MOST).filter(|number| self.set >> number & 1 == 1);
         set_own(&self.halves) != -1 && ambient.all(raise)
@@ -126,7 +127,7 @@ fn raise(number: u32) -> bool {
     prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_RAISE as libc::c_ulong, number.into()) != -1
 }
 
-/// Those of its calls that take numbers.
+/// Makes a `prctl` call whose arguments are numbers.
 fn prctl(call: libc::c_int, one: libc::c_ulong, other: libc::c_ulong) -> libc::c_int {
     // SAFETY: no memory is passed.
     unsafe { libc::prctl(call, one, other, NOTHING, NOTHING) }
@@ -145,8 +146,8 @@ mod tests {
     const SETUID: u32 = 7;
     const NET_BIND_SERVICE: u32 = 10;
 
-    /// What `/proc` says of the capabilities of a command that is launched by these words, where init was lent one, has another one
-    /// ambient and inherits that and a third.
+    /// The capabilities in `/proc` of a command that was launched with these arguments, if init was lent one capability, has
+    /// another one ambient, and inherits that and a third.
     fn sets(words: &'static str) -> HashMap<String, u64> {
         let init = move || {
             let mut own = own_sets().unwrap();
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_containers_user_has_what_is_ambient() {
+    fn a_user_in_a_container_has_the_ambient_capabilities() {
         let sets = sets("container 65534 65534  /");
         let ambient = bits(&[NET_BIND_SERVICE]);
         assert_eq!(["CapPrm", "CapEff", "CapAmb"].map(|name| sets[name]), [ambient; 3]);
@@ -179,27 +180,27 @@ mod tests {
     }
 
     #[test]
-    fn root_has_nothing_that_was_lent() {
+    fn commands_of_root_lack_the_lent_capabilities() {
         let sets = sets("container 0 0  /");
         let asked = bits(&[CHOWN, SETUID, NET_BIND_SERVICE]);
         let left = bits(&[CHOWN, NET_BIND_SERVICE]);
         assert_eq!(["CapPrm", "CapEff", "CapBnd"].map(|name| sets[name] & asked), [left; 3]);
     }
 
-    /// What the node may do is no matter of the instance.
+    /// Capabilities of the node do not reach the instance.
     #[test]
-    fn who_is_in_no_container_has_nothing_of_the_nodes() {
+    fn a_command_outside_containers_has_no_capability_of_the_node() {
         let sets = sets("65534 65534  /");
         assert_eq!(["CapPrm", "CapEff", "CapAmb"].map(|name| sets[name]), [0; 3]);
     }
 
     #[test]
-    fn what_was_lent_is_said_in_the_first_word_or_not_at_all() {
+    fn the_first_argument_lists_the_lent_capabilities() {
         let words = ["0", "0", "", "/", "true"].map(OsString::from);
         assert_eq!((give_back(&words).unwrap(), lent(&[])), (&words[..], None));
         assert_eq!(lent(&[5, 7]).as_deref(), Some("lent=5,7"));
         assert!(give_back(&["lent=x".into()]).unwrap_err().to_string().contains("x is not a number"));
-        // No kernel has so many.
+        // No kernel has capability 64.
         let refused = give_back(&["lent=64".into()]).unwrap_err().to_string();
         assert!(refused.contains("cannot give back capability 64"), "{refused}");
     }

@@ -1,4 +1,4 @@
-//! The command, as init runs it.
+//! The instance's own command, as a child of init.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,18 +13,18 @@ use super::pipe::{self, set_nonblocking};
 /// The command's process, its output, and its end.
 pub struct Child {
     pid: Option<i32>,
-    /// The other end of its standard input, until somebody has taken it.
+    /// The write end of its standard input, until a session takes it.
     stdin: Option<ChildStdin>,
     stdout: Option<ChildStdout>,
     stderr: Option<ChildStderr>,
-    /// That the command runs is still to be told.
+    /// Whether the report that the command runs is still due.
     starting: bool,
-    /// The message about its end, or why it did not start.
+    /// The message about its end, or the reason why it did not start.
     end: Option<ToNode>,
 }
 
 impl Child {
-    /// Starts the command with this environment and no other.
+    /// Starts the command with exactly this environment.
     pub fn start(launch: &Launch, environment: impl Iterator<Item = (OsString, OsString)>) -> Self {
         match launch.spawn(environment, [launch.stdin(), Stdio::piped(), Stdio::piped()], Company::Init) {
             Ok(mut child) => {
@@ -46,7 +46,7 @@ impl Child {
         Self { pid: None, stdin: None, stdout: None, stderr: None, starting: false, end }
     }
 
-    /// The other end of its standard input, if it has one.
+    /// Takes the write end of its standard input, if it has one.
     pub fn take_stdin(&mut self) -> Option<ChildStdin> {
         self.stdin.take()
     }
@@ -59,7 +59,7 @@ impl Child {
         }
     }
 
-    /// A process of the instance has ended, and was reaped.
+    /// Records the end of a process of the instance, which was reaped.
     pub fn reaped(&mut self, pid: i32, status: ExitStatus) {
         if Some(pid) == self.pid {
             self.pid = None;

@@ -3,14 +3,14 @@
 use std::env;
 use std::ffi::OsString;
 
-/// Before names of the command's environment that must not have an effect on init itself, or that others set for init.
+/// The prefix of variables of the command that must not affect init itself, or that a runtime sets for init.
 const SHIELD: &str = "TRANSHUME_COMMAND_";
 
-/// What an OCI runtime sets for init, if nobody else has: where root is at home.
+/// The home directory of root: an OCI runtime sets it for init if the configuration does not.
 pub const HOME: &str = "HOME";
 
-/// The environment for init, from which it makes `environment` for the command: what tells the
-/// dynamic linker to load the drop-in library is meant for the command alone.
+/// The environment for init, from which it makes `environment` for the command. Variables that tell the dynamic linker to load the
+/// drop-in library are for the command alone.
 pub fn shield(environment: &[(String, String)]) -> impl Iterator<Item = (String, String)> + '_ {
     environment.iter().map(|(name, value)| {
         let shields = name.starts_with("LD_") || name == HOME;
@@ -19,12 +19,12 @@ pub fn shield(environment: &[(String, String)]) -> impl Iterator<Item = (String,
     })
 }
 
-/// The environment of the command, out of init's own.
+/// The environment of the command, from init's own.
 pub fn unshielded() -> impl Iterator<Item = (OsString, OsString)> {
     env::vars_os().filter_map(|(name, value)| Some((commands_name(name)?, value)))
 }
 
-/// What the command calls it that init calls `name`; `None` if it is init's own.
+/// The command's name of the variable that init calls `name`; `None` if it is init's own.
 fn commands_name(name: OsString) -> Option<OsString> {
     match name.to_str().and_then(|name| name.strip_prefix(SHIELD)) {
         Some(plain) => Some(plain.into()),
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_linker_reads_and_a_runtime_sets_is_kept_apart() {
+    fn variables_of_the_linker_and_the_runtime_do_not_affect_init() {
         let environment = ["LD_PRELOAD", "HOME", "HOMES"].map(|name| (name.to_owned(), "x".to_owned()));
         let names: Vec<String> = shield(&environment).map(|(name, _)| name).collect();
         assert_eq!(names, ["TRANSHUME_COMMAND_LD_PRELOAD", "TRANSHUME_COMMAND_HOME", "HOMES"]);

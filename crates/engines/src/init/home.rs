@@ -9,10 +9,10 @@ use std::path::Path;
 
 const USERS: &str = "/etc/passwd";
 
-/// The most bytes of the file that are read.
+/// The length limit of the file; the rest is not read.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// The home of a user who is not in there, as other container engines have it.
+/// The home of a user that the file does not list, as in other container engines.
 const OF_STRANGERS: &str = "/";
 
 /// The home directory of `user`.
@@ -22,7 +22,7 @@ pub fn of(user: u32) -> OsString {
     home.unwrap_or(OsStr::new(OF_STRANGERS)).to_owned()
 }
 
-/// Init does not wait for who would write to a pipe of that name.
+/// Reads the file without blocking: if it is a pipe, init must not wait for a writer.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = File::options().read(true).custom_flags(flags).open(path)?;
@@ -33,12 +33,12 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// In `NAME:PASSWORD:UID:GID:COMMENT:HOME:SHELL`, if it is this user's line.
+/// The home directory in a line `NAME:PASSWORD:UID:GID:COMMENT:HOME:SHELL`, if it is this user's line.
 fn home_in(line: &[u8], user: u32) -> Option<&OsStr> {
     let mut fields = line.split(|byte| *byte == b':');
     let number = str::from_utf8(fields.nth(2)?).ok()?.parse::<u32>().ok()?;
     let home = fields.nth(2)?;
-    // Without what comes behind it, it may be cut off.
+    // Without another field behind it, the home may be cut off.
     fields.next()?;
     let is_path = home.starts_with(b"/") && home.len() < libc::PATH_MAX as usize && !home.contains(&0);
     (number == user && is_path).then(|| OsStr::from_bytes(home))
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_home_is_found_by_the_users_number_in_a_line_that_makes_sense() {
+    fn a_home_is_found_by_the_uid_in_a_valid_line() {
         let home = |line: &[u8]| home_in(line, 7).and_then(OsStr::to_str).map(str::to_owned);
         assert_eq!(home(b"seven:x:7:9:Seven,,:/home/seven:/bin/sh").as_deref(), Some("/home/seven"));
         let long = [b"a:x:7:7::/", &[b'x'; 5000][..], b":"].concat();
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_may_have_no_end_only_the_begin_is_read() {
+    fn only_the_beginning_of_an_endless_file_is_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("passwd");
         let pipe = CString::new(path.as_os_str().as_bytes()).unwrap();

@@ -16,17 +16,17 @@ use super::home;
 use super::numbers::{number, numbers};
 use instance::container::MOST_TERMINALS;
 
-/// The word before all others if the command has a standard input.
+/// The first argument if the command has a standard input.
 pub const WITH_STDIN: &str = "stdin";
-/// The next one if init is in a container.
+/// The next argument if init is in a container.
 pub const IN_CONTAINER: &str = "container";
 
-/// A command, with all that it gets but its environment.
+/// A command with all its attributes except its environment.
 #[derive(Clone)]
 pub struct Launch {
     /// Whether it has a standard input.
     stdin: bool,
-    /// Whether it is at home where its user is in the container's files.
+    /// Whether its home directory is that of its user in the container's `/etc/passwd`.
     in_container: bool,
     user: u32,
     group: u32,
@@ -36,19 +36,19 @@ pub struct Launch {
     arguments: Vec<OsString>,
 }
 
-/// Whose signals a command hears.
+/// The process group whose signals a command receives.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Company {
-    /// Those of init's process group.
+    /// Init's process group.
     Init,
-    /// Those of a group of its own, in a session of its own.
+    /// A group of its own, in a session of its own.
     Own,
-    /// The same, and its standard input is the session's terminal.
+    /// The same, with the session's terminal as its standard input.
     AtTerminal,
 }
 
 impl Launch {
-    /// Reads what [`super::arguments`] wrote.
+    /// Parses the output of [`super::arguments`].
     pub fn parse(arguments: &[OsString]) -> io::Result<Self> {
         let (stdin, arguments) = has_word(arguments, WITH_STDIN);
         let (in_container, arguments) = has_word(arguments, IN_CONTAINER);
@@ -68,7 +68,7 @@ impl Launch {
         })
     }
 
-    /// What `order` wants; the rest as here.
+    /// The launch of a session's command: `order` overrides some attributes of this launch.
     pub fn of_session(&self, order: &session::Order) -> Self {
         let mut words = order.command.iter().map(OsString::from);
         let mut launch =
@@ -82,17 +82,17 @@ impl Launch {
         launch
     }
 
-    /// Its standard input, if it is not that of a session.
+    /// Its standard input, unless a session provides one.
     pub fn stdin(&self) -> Stdio {
         if self.stdin { Stdio::piped() } else { Stdio::null() }
     }
 
-    /// As whom it runs.
+    /// The user that it runs as.
     pub fn user(&self) -> u32 {
         self.user
     }
 
-    /// Starts the command with this environment and no other, but its home, and these for standard input, output and error.
+    /// Starts the command with this environment and its home, and with these as standard input, output and error.
     pub fn spawn(
         &self,
         environment: impl Iterator<Item = (OsString, OsString)>,
@@ -104,7 +104,7 @@ impl Launch {
         command.stdin(stdin).stdout(stdout).stderr(stderr);
         let (user, group, groups) = (self.user, self.group, self.groups.clone());
         let directory = CString::new(self.directory.as_bytes())?;
-        // Elsewhere it is the node's.
+        // Outside containers, the ambient capabilities are the node's.
         let ambient = if self.in_container { Ambient::own()? } else { Ambient::default() };
         // SAFETY: between fork and exec, system calls only; `groups` is live and as long as said.
         unsafe {
@@ -124,7 +124,7 @@ impl Launch {
         command.spawn()
     }
 
-    /// This environment, and in a container the user's home unless another one is in it.
+    /// This environment. In a container, it adds the user's home unless it contains one.
     fn with_home(
         &self,
         environment: impl Iterator<Item = (OsString, OsString)>,
@@ -136,7 +136,7 @@ impl Launch {
         environment
     }
 
-    /// Why the command did not start. The directory is looked at first: without it, no command is found.
+    /// The reason why the command did not start. The directory is checked first: without it, no command is found.
     pub fn explain(&self, error: &io::Error) -> NotStarted {
         let (program, directory) = (self.program.display(), self.directory.display());
         if !Path::new(&self.directory).is_dir() {
@@ -166,7 +166,7 @@ impl Launch {
     }
 }
 
-/// Why there is no terminal for it.
+/// The reason why the command got no terminal.
 pub fn without_terminal(error: &io::Error) -> NotStarted {
     let what = format!("there is no terminal for the command: {error}");
     let remedy = format!(
@@ -175,7 +175,7 @@ pub fn without_terminal(error: &io::Error) -> NotStarted {
     not_started(126, what, &remedy)
 }
 
-/// Why the instance's own command is given no input.
+/// The reason why the instance's own command gets no input.
 pub fn without_stdin() -> NotStarted {
     let what =
         "its command has no standard input, another client is attached to it, or no client attached to it in time"
@@ -187,21 +187,23 @@ fn not_started(code: u8, what: String, remedy: &str) -> NotStarted {
     NotStarted { code, what, remedy: remedy.to_owned() }
 }
 
-/// Whether other supplementary groups are wanted than there are: to set the same needs a right that containers may lack.
+/// Whether the wanted supplementary groups differ from the present ones. Setting equal groups too needs a right that containers may
+/// lack.
 fn changes_groups(groups: &[libc::gid_t]) -> bool {
     // SAFETY: into a list without length nothing is written.
     !groups.is_empty() || unsafe { libc::getgroups(0, std::ptr::null_mut()) } != 0
 }
 
-/// What the node ignores, as one that `nohup` or a shell's `&` has started does, is none of the program's concern.
+/// Resets ignored signals: the node may ignore some, for example after a start with `nohup` or a shell's `&`, and programs must not
+/// inherit this.
 fn default_signals() {
     for signal in 1..=libc::SIGRTMAX() {
-        // SAFETY: no handler is set. Those that cannot be changed stay as they are.
+        // SAFETY: this sets no handler. Signals that cannot be changed stay as they are.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
 }
 
-/// A program expects to start with no signal blocked; init has blocked those that it hears.
+/// A program expects to start without blocked signals; init has blocked those that it receives.
 fn unblock_signals() -> libc::c_int {
     // SAFETY: the set is made empty before it is used.
     unsafe {
@@ -211,7 +213,7 @@ fn unblock_signals() -> libc::c_int {
     }
 }
 
-/// Whether `word` comes first, and what comes behind it.
+/// Whether `word` comes first, and the arguments after it.
 fn has_word<'a>(arguments: &'a [OsString], word: &str) -> (bool, &'a [OsString]) {
     match arguments {
         [first, rest @ ..] if first == word => (true, rest),
@@ -227,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_launch_is_read_whole_or_not_at_all() {
+    fn an_incomplete_launch_is_refused() {
         let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
         let written = words("7 8 9,10 /srv program argument");
         let launch = Launch::parse(&written).unwrap();
@@ -244,8 +246,8 @@ mod tests {
     }
 
     #[test]
-    fn a_command_ignores_no_signal_that_its_starter_ignores() {
-        // SAFETY: no other test has to do with this signal.
+    fn a_command_does_not_inherit_ignored_signals() {
+        // SAFETY: no other test uses this signal.
         unsafe { libc::signal(libc::SIGVTALRM, libc::SIG_IGN) };
         let words = ["0", "0", "", "/", "sh", "-c", "kill -VTALRM $$"].map(OsString::from);
         let launch = Launch::parse(&words).unwrap();
@@ -255,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_for_a_start_is_named() {
+    fn a_failed_start_names_the_reason() {
         let launch = Launch::parse(&["0", "0", "", "/", "x"].map(OsString::from)).unwrap();
         let remedy = |error| launch.explain(&io::Error::from_raw_os_error(error)).remedy;
         assert!(remedy(libc::EAGAIN).contains("(`--pids`, or `ulimit -u`)"));
@@ -265,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn in_a_container_who_has_no_other_home_has_that_of_its_user() {
+    fn in_a_container_a_command_gets_its_users_home_unless_home_is_set() {
         let home = |words: &str, user: Option<(u32, u32)>, environment: &[(&str, &str)]| {
             let words: Vec<_> = words.split(' ').map(OsString::from).collect();
             let order = session::Order { user, ..session::Order::default() };
@@ -280,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_differs_in_what_it_orders_only() {
+    fn a_session_inherits_all_that_its_order_leaves_open() {
         let words: Vec<_> = "7 8 9 /srv program".split(' ').map(OsString::from).collect();
         let base = Launch::parse(&words).unwrap();
         let command = vec!["other".to_owned(), "x".to_owned()];

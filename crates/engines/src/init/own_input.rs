@@ -7,13 +7,13 @@
 use std::process::ChildStdin;
 use std::time::{Duration, Instant};
 
-/// How long a session may take to come.
+/// How long a session may take to open.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The standard input of the command until a session takes it.
 pub struct OwnInput {
     stdin: Option<ChildStdin>,
-    /// When it ends.
+    /// The time at which it ends.
     deadline: Option<Instant>,
 }
 
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_when_no_session_comes_although_one_could() {
+    fn it_ends_if_no_session_comes_in_time() {
         let (mut cat, mut input) = waiting();
         let start = Instant::now();
         input.end_overdue(start + 9 * PATIENCE);
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_has_come_has_it_as_long_as_it_likes() {
+    fn a_session_keeps_the_input_without_a_timeout() {
         let (mut cat, mut input) = waiting();
         let now = Instant::now();
         input.may_be_asked_for(now);

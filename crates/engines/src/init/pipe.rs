@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pipe_takes_what_it_can_and_the_rest_waits() {
+    fn a_full_pipe_leaves_the_rest_in_the_buffer() {
         let (reader, writer) = io::pipe().unwrap();
         set_nonblocking(writer.as_fd());
         let (mut writer, mut bytes) = (Some(writer), VecDeque::from(vec![7; 1 << 20]));
@@ -62,7 +62,7 @@ mod tests {
         assert!(writer.is_some() && !bytes.is_empty());
         drop(reader);
         let waiting = bytes.len();
-        // What another test has just forked has the reader too, until it is another program.
+        // Until it executes its program, a process that another test has just forked has the read end too.
         let done = std::iter::repeat_with(|| write(&mut writer, &mut bytes)).find(|done| *done > 0);
         assert_eq!((done, bytes.len(), writer.is_none()), (Some(waiting), 0, true));
     }
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(read(&mut reader, 3).unwrap(), b"tex");
         drop(writer);
         assert_eq!(read(&mut reader, 3).unwrap(), b"t");
-        // As above, with the writer.
+        // As above, with the write end.
         while reader.is_some() {
             assert!(read(&mut reader, 3).is_none());
         }

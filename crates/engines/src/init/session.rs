@@ -24,7 +24,7 @@ use super::launch::{self, Company, Launch};
 use super::pipe::{self, set_nonblocking};
 use super::terminal;
 
-/// How long a command may take to end once nobody is interested in it.
+/// How long a command may take to end after its client has left.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// The largest number of a signal.
@@ -33,28 +33,28 @@ const LAST_SIGNAL: i32 = 64;
 /// A session's command, with its unsent messages.
 #[derive(Default)]
 pub struct Session {
-    /// Its process, which leads a process group, until it is reaped.
+    /// Its process, the leader of a process group, until it is reaped.
     pid: Option<i32>,
-    /// The other end of its standard input; of its terminal, if it has one.
+    /// The write end of its standard input, or the master of its terminal.
     stdin: Option<File>,
-    /// The other end of its standard output; of its terminal, if it has one.
+    /// The read end of its standard output, or the master of its terminal.
     stdout: Option<File>,
     stderr: Option<File>,
     output: [Sending; 2],
     input: Receiving,
-    /// Input that the command has not read.
+    /// Input that the command has not read yet.
     unread: VecDeque<u8>,
-    /// How long the input is, once that is known.
+    /// The length of the input, once it is known.
     input_length: Option<u64>,
     /// How many signals have been sent.
     signals: u32,
-    /// How far it is is to be told.
+    /// Whether a report of its state is due.
     state_due: bool,
     end: Option<End>,
     end_told: bool,
-    /// When it is killed that nobody is interested in.
+    /// The time at which it is killed, since its client has left.
     left: Option<Instant>,
-    /// Its terminal holds still for a move.
+    /// Whether its terminal is stopped for a move.
     is_held: bool,
 }
 
@@ -77,7 +77,8 @@ impl Session {
         Self { state_due: true, ..session }
     }
 
-    /// Feeds the standard input of the instance's own command, if that has one and no session has taken it yet.
+    /// A session that feeds the standard input of the instance's own command, if the command has one and no session has taken it
+    /// yet.
     pub fn for_own(stdin: Option<ChildStdin>) -> Self {
         let end = stdin.is_none().then(|| End::NotStarted(launch::without_stdin()));
         let stdin = stdin.map(OwnedFd::from).map(File::from);
@@ -134,7 +135,7 @@ impl Session {
         }
     }
 
-    /// One that has no terminal, or none any more, has no window.
+    /// Sets the window size of its terminal, if it still has one.
     fn resize(&self, size: WindowSize) {
         let _no_terminal = self.stdout.as_ref().map(|master| terminal::resize(master, size));
     }
@@ -147,7 +148,7 @@ impl Session {
         self.state_due = true;
     }
 
-    /// Signals the command's process group, which is surely its own as long as it is not reaped.
+    /// Signals the command's process group. As long as the command is not reaped, its group cannot belong to another process.
     fn send_signal(&self, signal: i32) {
         if let Some(pid) = self.pid.filter(|_| (1..=LAST_SIGNAL).contains(&signal)) {
             // SAFETY: no memory is passed.
@@ -163,8 +164,8 @@ impl Session {
         }
     }
 
-    /// Stops its terminal, if it has one, and reads all output from it: CRIU would write unread output to the terminal again, whose line
-    /// discipline changes it, and block for ever if there were no room.
+    /// Stops its terminal, if it has one, and reads all output from it. CRIU would write unread output to the terminal again: the
+    /// line discipline would change it, and CRIU would block for ever if the terminal had no room.
     pub fn hold(&mut self) {
         if let Some(master) = self.stdout.as_ref().filter(|_| self.left.is_none())
             && terminal::stop(master).is_ok()
@@ -174,9 +175,9 @@ impl Session {
         }
     }
 
-    /// Reads what is there, also what there is no room for.
+    /// Reads all available output, even beyond the buffer's limit.
     fn drain(&mut self) {
-        /// More than a terminal has on its way.
+        /// More than a terminal buffers.
         const MOST: usize = 64 * 1024;
         let end = self.output[Stdout as usize].length() + MOST as u64;
         while let Some(bytes) = pipe::read(&mut self.stdout, MAX_PIECE) {
@@ -194,7 +195,7 @@ impl Session {
         }
     }
 
-    /// A process of the instance has ended, and was reaped.
+    /// Records the end of a process of the instance, which was reaped.
     pub fn reaped(&mut self, pid: i32, status: ExitStatus) {
         if self.pid == Some(pid) {
             self.pid = None;
@@ -211,7 +212,7 @@ impl Session {
     pub fn kill_overdue(&mut self, now: Instant) {
         if self.left.is_some_and(|deadline| deadline <= now) {
             self.send_signal(libc::SIGKILL);
-            // It is waited for.
+            // Its end is awaited.
             self.left = Some(now + GRACE);
         }
     }
@@ -288,7 +289,7 @@ impl Session {
         self.untold_end()
     }
 
-    /// How the command ended, when all of its output has been said.
+    /// The command's end, when all of its output has been sent.
     fn untold_end(&mut self) -> Option<FromSession> {
         let end =
             self.end.as_ref().filter(|_| !self.end_told && self.stdout.is_none() && self.stderr.is_none())?;
@@ -298,8 +299,8 @@ impl Session {
     }
 }
 
-/// Reads a pipe as far as there is room. What a command has left behind may hold the pipe: when it has `ended`, what is
-/// there now is all.
+/// Reads a pipe as far as the buffer has room. Processes that the command has left behind may keep the pipe open: once the command
+/// has `ended`, only output that is available now counts.
 fn carry_output(
     pipe: &mut Option<impl std::io::Read + AsRawFd>,
     output: &mut Sending,
@@ -338,7 +339,7 @@ mod tests {
         Session::start(&Launch::parse(&launch).unwrap(), &order, env::vars_os())
     }
 
-    /// What it writes until `enough` is written, or it has ended.
+    /// The command's output, until it contains `enough` or the command has ended.
     fn read(session: &mut Session, enough: &str) -> String {
         let (mut text, end) = (String::new(), Instant::now() + LIMIT);
         while !text.contains(enough) {
@@ -355,7 +356,7 @@ mod tests {
         text
     }
 
-    /// Only its own process: others are of other tests.
+    /// Reaps only its own process: others belong to other tests.
     fn reap(session: &mut Session) {
         let (Some(pid), mut status) = (session.pid, 0) else { return };
         // SAFETY: `status` is live and writable.
@@ -370,12 +371,12 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_has_the_size_of_the_window_also_when_that_changes() {
+    fn a_terminal_follows_the_size_of_the_window() {
         let script = "trap 'stty size; exit 3' WINCH; stty size; while :; do read line; done";
         let mut session = at_terminal(script);
         assert_eq!(read(&mut session, "\n"), "24 80\r\n");
         session.hear(ToSession::Resize(WindowSize { rows: 50, columns: 132 }));
-        // The trap is run when the reading of a line has ended.
+        // The shell runs the trap when it has read the line.
         type_in(&mut session, "x\n");
         let rest = read(&mut session, "no more than this");
         assert!(rest.ends_with("50 132\r\n"), "{rest:?}");
@@ -383,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn the_keys_of_a_terminal_are_its_commands_signals() {
+    fn keys_of_a_terminal_send_signals_to_its_command() {
         let script =
             "trap 'echo caught' INT; tty; echo >/dev/tty ready; while sleep 0.01; do :; done; sleep 60";
         let mut session = at_terminal(script);
@@ -397,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_that_is_held_has_nothing_on_its_way() {
+    fn a_held_terminal_has_no_unread_output() {
         let mut session = at_terminal("exec seq 1000000000");
         let end = Instant::now() + LIMIT;
         while session.output[0].room() > 0 {
@@ -454,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_at_a_terminal_that_is_left_is_hung_up() {
+    fn a_command_gets_sighup_when_its_client_leaves_the_terminal() {
         let mut session = at_terminal("echo ready; cat");
         read(&mut session, "ready");
         session.hear(ToSession::Leave);

@@ -15,28 +15,28 @@ use super::launch::Launch;
 use super::own_input::OwnInput;
 use super::session::Session;
 
-/// The most messages at a time: the node's word to suspend must not wait behind commands that write without end.
+/// The number of messages sent at a time: the node's `Suspend` must not wait behind commands that write without end.
 const TURN: usize = 16;
 
 /// The sessions.
 pub struct Sessions {
-    /// How the instance's own command was launched.
+    /// The launch of the instance's own command.
     launch: Launch,
     own_input: OwnInput,
     node: Attachment,
     open: BTreeMap<SessionId, Session>,
-    /// Sessions that are too many, until they have been told so.
+    /// Sessions beyond the limit, until their refusal is sent.
     refused: VecDeque<SessionId>,
-    /// How far all are is to be told.
+    /// Whether a report of all sessions' states is due.
     list_due: bool,
-    /// Who has spoken last: all have their turn.
+    /// The session that has sent last: each gets its turn.
     last: SessionId,
-    /// There may be more to say at once.
+    /// Whether more messages can be sent at once.
     has_more: bool,
 }
 
 impl Sessions {
-    /// None so far; what a session does not say is as in `launch`, the command of which has this standard input.
+    /// No sessions yet. A session inherits from `launch` all that its order leaves open; `own_stdin` is the input of that command.
     pub fn new(launch: Launch, own_stdin: Option<ChildStdin>) -> Self {
         Self {
             launch,
@@ -50,12 +50,12 @@ impl Sessions {
         }
     }
 
-    /// What to wait for.
+    /// The descriptors and the events to poll them for.
     pub fn interest(&self) -> impl Iterator<Item = (RawFd, libc::c_short)> + '_ {
         self.node.interest().into_iter().chain(self.open.values().flat_map(Session::interest))
     }
 
-    /// When to call [`Self::step`] again at the latest.
+    /// How soon to call [`Self::step`] again, at the latest.
     pub fn retry_after(&self) -> Option<Duration> {
         if self.has_more {
             return Some(Duration::ZERO);
@@ -66,12 +66,12 @@ impl Sessions {
         patience.into_iter().chain(self.node.retry_after()).min()
     }
 
-    /// A process of the instance has ended, and was reaped.
+    /// Records the end of a process of the instance, which was reaped.
     pub fn reaped(&mut self, pid: i32, status: ExitStatus) {
         self.open.values_mut().for_each(|session| session.reaped(pid, status));
     }
 
-    /// Hears the node, carries what the pipes that are `ready` bring or take, and tells the node.
+    /// Handles the node's messages, moves data of the pipes that are `ready`, and sends messages to the node.
     pub fn step(&mut self, ready: impl Fn(RawFd) -> bool) {
         let Self { node, open, .. } = self;
         if node.step(|| open.values_mut().for_each(Session::hold)) {
@@ -97,7 +97,7 @@ impl Sessions {
         self.tell();
     }
 
-    /// The way to the coordinator is new, and what was said on the one before may have been lost.
+    /// Repeats messages: the connection to the coordinator is new, and messages over the former one may be lost.
     fn say_again(&mut self) {
         self.list_due = true;
         self.own_input.may_be_asked_for(Instant::now());
@@ -108,7 +108,7 @@ impl Sessions {
         if let Some(session) = self.open.get_mut(&id) {
             return session.hear(message);
         }
-        // Other messages are for one that was left, or that is not there yet: its `Open` is said again.
+        // Other messages are for a session that was left, or that is not open yet: the node repeats its `Open`.
         let ToSession::Open(order) = message else { return };
         if self.open.len() < MAX_SESSIONS {
             let session = if order.for_own {

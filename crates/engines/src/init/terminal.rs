@@ -38,12 +38,12 @@ pub fn stop(master: &File) -> io::Result<()> {
     await_writers(&slave)
 }
 
-/// Nothing is read meanwhile, so that who writes a lot waits soon. The kernel loses the end of a line that is written just when a
-/// terminal is stopped.
+/// Waits until writers pause or the terminal is full; this process does not read meanwhile. The kernel loses the end of a line that
+/// is written just when a terminal is stopped.
 fn await_pause(master: &File, slave: &OwnedFd) {
-    /// Less than the kernel keeps for who reads: as long as there is no more, all that is written is counted.
+    /// Less than the kernel buffers: below this, the count includes all written bytes.
     const COUNTED: libc::c_int = 4000;
-    /// Looks at a terminal that nobody can write to, in a row.
+    /// How many consecutive checks must find the terminal full.
     const FULL: u32 = 10;
     let (mut before, mut full) = (-1, 0);
     for _ in 0..50 {
@@ -57,7 +57,7 @@ fn await_pause(master: &File, slave: &OwnedFd) {
     }
 }
 
-/// How many bytes wait to be read.
+/// The number of bytes that can be read.
 fn waiting(master: &File) -> libc::c_int {
     let mut bytes = 0;
     // SAFETY: the kernel writes a number into `bytes`.
@@ -65,15 +65,15 @@ fn waiting(master: &File) -> libc::c_int {
     bytes
 }
 
-/// Whether there is room, and nobody is writing.
+/// Whether the terminal has room, and no process is writing.
 fn is_writable(slave: &OwnedFd) -> bool {
     let mut poll = libc::pollfd { fd: slave.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
     // SAFETY: one live pollfd is passed.
     unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
 }
 
-/// A process that began to write before the terminal was stopped may still do so. The kernel sets what a terminal is like only
-/// when nobody does; here that is what it was, and means nothing to a pseudo-terminal.
+/// Waits for a process that began to write before the terminal was stopped. The kernel changes terminal settings only while no
+/// process writes; this sets an unchanged one, which has no effect on a pseudo-terminal.
 fn await_writers(slave: &OwnedFd) -> io::Result<()> {
     let mut local: libc::c_int = 0;
     // SAFETY: the kernel writes a number into `local`.

@@ -6,8 +6,8 @@ use std::{fs, io};
 
 use oci_image::{Digest, Limits};
 
-/// The word before the layout, the digest of the files, the directory for them and the limits, in place of the arguments of an
-/// instance's first process.
+/// The first argument of this mode, in place of the arguments of an instance's first process. The layout, the digest of the files,
+/// their directory and the limits follow.
 pub(crate) const WORD: &str = "unpack";
 
 /// The arguments after [`WORD`].
@@ -17,10 +17,11 @@ pub(crate) fn arguments(layout: &Path, root: &Digest, directory: &Path, limits: 
     [layout.into(), root.to_string().into(), directory.into(), number(bytes), number(files)]
 }
 
-/// Unpacks as `arguments` say, and returns the exit status. If the image is bad, the reason goes to standard error as a [`complaint`].
+/// Unpacks according to `arguments`, and returns the exit status. If the image is bad, the reason goes to standard error as a
+/// [`complaint`].
 ///
 /// # Errors
-/// If the arguments are not those.
+/// If the arguments are invalid.
 pub(crate) fn run(arguments: &[OsString]) -> io::Result<i32> {
     let wrong = || io::Error::other("unpacking needs an image, a directory and limits");
     let [layout, root, directory, bytes, files] = arguments else { return Err(wrong()) };

@@ -1,11 +1,11 @@
-//! A system call in which a thread was stopped, and its result after the restore.
+//! The system call that a stopped thread was in, and its result after the restore.
 
 use std::io;
 use std::time::Duration;
 
-/// The instruction of a system call.
+/// The machine code of a system call.
 pub const SYSCALL: [u8; 2] = [0x0f, 0x05];
-/// How much longer a call may last that begins again with all of its time.
+/// How much longer a call may last that restarts with its full timeout.
 const LONGER: Duration = Duration::from_secs(1);
 const INTERRUPTED: i64 = -(libc::EINTR as i64);
 
@@ -28,7 +28,7 @@ const ENDED_BY_ANY: [libc::c_long; 16] = [
     libc::SYS_semop,
     libc::SYS_semtimedop,
 ];
-/// Calls that do unless the signal has `SA_RESTART`.
+/// Calls that end with `EINTR` unless the signal has `SA_RESTART`.
 const ENDED_UNLESS_RESTARTED: [libc::c_long; 27] = [
     libc::SYS_read,
     libc::SYS_readv,
@@ -59,7 +59,7 @@ const ENDED_UNLESS_RESTARTED: [libc::c_long; 27] = [
     libc::SYS_copy_file_range,
 ];
 
-/// The system call in which a thread was stopped.
+/// The system call that a stopped thread was in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
     /// Its number.
@@ -73,8 +73,9 @@ pub struct Call {
 }
 
 impl Call {
-    /// The call that begins again where it would end with `EINTR`; `None` if it would not, or would last more than [`LONGER`] longer
-    /// than it was to: only the kernel knows how long it has lasted. The thread's memory is `memory`.
+    /// The call with which the thread restarts it instead of getting `EINTR`. `None` if it does not get `EINTR`, or if the
+    /// restarted call would last more than [`LONGER`] longer: only the kernel knows how much of its time has passed. `memory` reads
+    /// the thread's memory.
     pub fn begun_again(self, memory: impl Fn(u64, &mut [u8]) -> io::Result<()>) -> Option<Self> {
         if self.result != INTERRUPTED {
             return None;
@@ -90,7 +91,7 @@ impl Call {
         let is_time_short = |argument: usize| time_at(self.arguments[argument]).is_some_and(is_short);
         let is_count_short = |argument: usize| match u64::try_from(self.arguments[argument] as i32) {
             Ok(milliseconds) => is_short(Duration::from_millis(milliseconds)),
-            // It has no limit.
+            // It has no timeout.
             Err(_) => true,
         };
         let begins_again = match self.number {
@@ -107,7 +108,7 @@ impl Call {
         begins_again.then_some(self.arguments)
     }
 
-    /// A sleep writes what is left of it where it was told to, if it was.
+    /// The arguments of a sleep, which writes the remaining time to an address, if the call passes one.
     fn slept(&self, wanted: usize, left: usize, is_short: bool) -> Option<[u64; 5]> {
         let mut arguments = self.arguments;
         if arguments[left] != 0 {
@@ -118,8 +119,8 @@ impl Call {
         Some(arguments)
     }
 
-    /// The call that has ended with `EINTR` where it would begin again; `None` if it would not, or not even the handler of a
-    /// signal ends it, which `restarts` calls or does not (`SA_RESTART`).
+    /// The call with the result `EINTR`, if a signal's handler ends it; `None` if it has a result, or restarts. `restarts` says
+    /// whether the handler has `SA_RESTART`.
     pub fn ended(self, restarts: bool) -> Option<Self> {
         let ends =
             ENDED_BY_ANY.contains(&self.number) || !restarts && ENDED_UNLESS_RESTARTED.contains(&self.number);
@@ -127,14 +128,14 @@ impl Call {
         (self.result == self.number && ends).then_some(Self { result: INTERRUPTED, instruction, ..self })
     }
 
-    /// Where the instruction is that makes it.
+    /// The address of its instruction.
     pub fn made_at(&self) -> u64 {
         let behind = if self.result == INTERRUPTED { SYSCALL.len() as u64 } else { 0 };
         self.instruction.wrapping_sub(behind)
     }
 }
 
-/// The `struct timespec` at an address, if there is one: the program may have written something else there since.
+/// The `struct timespec` at an address. `None` if it is invalid: the program may have overwritten it.
 fn time_at(address: u64, memory: impl Fn(u64, &mut [u8]) -> io::Result<()>) -> Option<Duration> {
     const SECOND: u32 = 1_000_000_000;
     let mut parts = [[0; 8]; 2];
@@ -144,7 +145,7 @@ fn time_at(address: u64, memory: impl Fn(u64, &mut [u8]) -> io::Result<()>) -> O
     Some(Duration::new(seconds, nanoseconds))
 }
 
-/// Whether a futex operation's limit is a point in time.
+/// Whether a futex operation has an absolute timeout.
 fn waits_until(operation: u64) -> bool {
     /// `FUTEX_LOCK_PI2`
     const LOCK_PI2: libc::c_int = 13;
@@ -161,7 +162,7 @@ mod tests {
         Call { number, result: INTERRUPTED, instruction: 0x1002, arguments }
     }
 
-    /// The arguments with which it begins again. At 0x5000 is half a second, at 0x6000 are ten seconds, at 0x6100 is no time.
+    /// The arguments of the restarted call. 0x5000 contains half a second, 0x6000 ten seconds, 0x6100 an invalid time.
     fn again(number: libc::c_long, arguments: [u64; 5]) -> Option<[u64; 5]> {
         let again = interrupted(number, arguments).begun_again(|address, bytes| {
             let time = match address {
@@ -179,14 +180,14 @@ mod tests {
     }
 
     #[test]
-    fn a_sleep_goes_on_with_what_it_has_told() {
+    fn a_sleep_restarts_with_its_remaining_time() {
         let rest = 0x7000;
         assert_eq!(again(libc::SYS_nanosleep, [0x6000, rest, 3, 4, 5]), Some([rest, rest, 3, 4, 5]));
         assert_eq!(again(libc::SYS_clock_nanosleep, [1, 0, 0x6000, rest, 5]), Some([1, 0, rest, rest, 5]));
     }
 
     #[test]
-    fn a_call_without_a_limit_or_with_a_point_in_time_begins_again() {
+    fn a_call_without_a_timeout_or_with_an_absolute_one_restarts() {
         let begins_again = |number, arguments| assert_eq!(again(number, arguments), Some(arguments));
         let minus_one = u64::from(u32::MAX);
         begins_again(libc::SYS_poll, [1, 2, minus_one, 4, 5]);
@@ -197,11 +198,11 @@ mod tests {
     }
 
     #[test]
-    fn a_call_begins_again_if_that_makes_it_little_longer() {
+    fn a_call_restarts_if_that_makes_it_little_longer() {
         let with = |number, argument: usize, value| {
             let mut arguments = [0, libc::FUTEX_WAIT as u64, 2, 3, 4];
             arguments[argument] = value;
-            // A clock's sleep has room for what is left in the place of its fourth.
+            // The fourth argument of a clock's sleep is the address for the remaining time.
             arguments[3] = if number == libc::SYS_clock_nanosleep { 0 } else { arguments[3] };
             arguments[1] = if number == libc::SYS_nanosleep { 0 } else { arguments[1] };
             again(number, arguments).is_some()
@@ -223,14 +224,14 @@ mod tests {
     }
 
     #[test]
-    fn what_has_done_something_does_not_begin_again() {
+    fn a_call_with_a_result_does_not_restart() {
         assert_eq!(again(libc::SYS_close, [1, 2, 3, 4, 5]), None);
         let came = Call { result: 1, ..interrupted(libc::SYS_poll, [1, 2, u64::MAX, 4, 5]) };
         assert_eq!(came.begun_again(|_, _| Ok(())), None);
     }
 
     #[test]
-    fn a_handler_ends_what_it_interrupts() {
+    fn a_handler_ends_the_call_that_it_interrupts() {
         let begins = |number| Call { number, result: number, instruction: 0x1000, arguments: [0; 5] };
         let ends = |number, restarts| {
             let ended = begins(number).ended(restarts);
@@ -239,7 +240,7 @@ mod tests {
         };
         assert!(ends(libc::SYS_pause, true) && ends(libc::SYS_pause, false));
         assert!(!ends(libc::SYS_read, true) && ends(libc::SYS_read, false));
-        // Not even then, and what has its result.
+        // Not even with a handler, or with a result.
         assert!(!ends(libc::SYS_clone, false));
         assert_eq!(Call { result: 7, ..begins(libc::SYS_read) }.ended(false), None);
     }

@@ -6,7 +6,7 @@ use std::mem;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Deleting what is not there has succeeded.
+/// Treats the deletion of a missing file as a success.
 pub fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

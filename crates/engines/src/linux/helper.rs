@@ -1,4 +1,5 @@
-//! A helper program that does part of a call's work, such as `tar`. It ends when this process ends, the time runs out, or the call is cancelled.
+//! A helper program that does a part of a call's work, such as `tar`. It ends when this process ends, when the time runs out, or
+//! when the call is cancelled.
 
 use std::fs::{self, File};
 use std::io;
@@ -19,7 +20,7 @@ pub struct Helper {
 }
 
 impl Helper {
-    /// Starts `command`, which writes its complaints to a file.
+    /// Starts `command`, whose standard error goes to the file `complaints`.
     ///
     /// # Errors
     /// If it cannot be started.
@@ -36,7 +37,7 @@ impl Helper {
         self
     }
 
-    /// Waits for a good end.
+    /// Waits until it succeeds.
     ///
     /// # Errors
     /// The first line of its standard error, for the operation `what`; [`Error::Cancelled`].
@@ -71,14 +72,14 @@ impl Drop for Helper {
     }
 }
 
-/// Has the kernel kill this process when the node ends, since a restarted node does not expect a running helper.
+/// Lets the kernel kill this process when the node ends, since a restarted node does not expect a running helper.
 pub fn end_with_the_node() -> io::Result<()> {
     // SAFETY: no memory is passed.
     let result = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Waits for the end of `child`, and kills it if it takes longer, or, with `Interrupted`, once that is cancelled.
+/// Waits for the end of `child`. Kills it after the timeout or, with `Interrupted`, on cancellation.
 ///
 /// # Errors
 /// If it was killed.

@@ -11,7 +11,7 @@ pub fn mountpoints(pid: i32) -> io::Result<Vec<PathBuf>> {
     Ok(mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(unescaped).collect())
 }
 
-/// The kernel writes blanks and the like as `\040`.
+/// Decodes a field: the kernel writes blanks and similar characters as `\040`.
 pub fn unescaped(field: &str) -> PathBuf {
     let mut bytes = Vec::new();
     let mut rest = field.as_bytes();

@@ -1,17 +1,17 @@
 //! The mount namespace of a process instance: that of its host, except that each instance has its own pseudo-terminals.
 //! So a pseudo-terminal keeps its number on every host.
 //!
-//! The mount namespace is not part of the images: each host creates it anew. The functions here only make system calls.
+//! The mount namespace is not part of the images: each host creates its own. The functions here only make system calls.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 const TERMINALS: &std::ffi::CStr = c"/dev/pts";
-/// As systemd mounts the host's, but for [`instance::container::MOST_TERMINALS`].
+/// The options of the host's mount by systemd, with [`instance::container::MOST_TERMINALS`] as the limit.
 const OPTIONS: &std::ffi::CStr = c"newinstance,ptmxmode=0666,mode=0620,gid=5,max=32";
 
-/// Gives the calling process, which has one thread, a mount namespace of its own. What the host mounts later is seen there too, if
-/// its mounts are shared.
+/// Gives the calling process, which has one thread, a mount namespace of its own. Later mounts of the host appear there too, if the
+/// host's mounts are shared.
 pub fn have_own() -> io::Result<()> {
     let (none, kind) = (std::ptr::null(), c"devpts".as_ptr());
     let safe = libc::MS_NOSUID | libc::MS_NOEXEC;
@@ -23,7 +23,7 @@ pub fn have_own() -> io::Result<()> {
     }
 }
 
-/// Lets the calling process, which has one thread, see what those in a mount namespace see.
+/// Moves the calling process, which has one thread, into a mount namespace.
 pub fn enter(namespace: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: no memory is passed.
     check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNS) })

@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 
 use crate::instance::Blocker;
 
-/// States in which a connection has not sent all, its end included: `TCP_FIN_WAIT1`, `TCP_LAST_ACK`, `TCP_CLOSING`.
+/// States in which a connection has unsent data, or has not sent its end: `TCP_FIN_WAIT1`, `TCP_LAST_ACK`, `TCP_CLOSING`.
 const UNSENT: [&str; 3] = ["04", "09", "0B"];
-/// States in which a connection has all that its other end has sent: `TCP_TIME_WAIT`, `TCP_CLOSE_WAIT`, `TCP_LAST_ACK`,
+/// States in which a connection has received all data of its peer: `TCP_TIME_WAIT`, `TCP_CLOSE_WAIT`, `TCP_LAST_ACK`,
 /// `TCP_CLOSING`.
 const END_ARRIVED: [&str; 4] = ["06", "08", "09", "0B"];
 
-/// Most peers acknowledge at once, and others may want to connect to who waits: the first pause between two looks is short,
-/// and each is twice as long as the one before.
+/// Most peers acknowledge at once, and other peers may want to connect meanwhile: the first pause between two checks is short, and
+/// each is twice as long as the one before.
 const FIRST_PAUSE: Duration = Duration::from_micros(100);
 const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 
@@ -53,7 +53,7 @@ pub fn blocker() -> Blocker {
 
 fn beside(process: &str) -> io::Result<HashSet<String>> {
     let read = |name: &str| fs::read_to_string(format!("/proc/{process}/net/{name}"));
-    // To look at all connections of the machine takes milliseconds.
+    // Listing all connections of the machine takes milliseconds.
     if counted(&read("sockstat")?) == Some(0) {
         return Ok(HashSet::new());
     }
@@ -62,7 +62,7 @@ fn beside(process: &str) -> io::Result<HashSet<String>> {
     Ok(lists.iter().flat_map(|list| unsent(list)).collect())
 }
 
-/// How many there are on the machine, of all networks, as `/proc/net/sockstat` says.
+/// The number of orphans on the machine, in all networks, according to `/proc/net/sockstat`.
 fn counted(statistics: &str) -> Option<u64> {
     let tcp = statistics.lines().find_map(|line| line.strip_prefix("TCP: "))?;
     let mut words = tcp.split(' ');
@@ -70,8 +70,8 @@ fn counted(statistics: &str) -> Option<u64> {
     words.next()?.parse().ok()
 }
 
-/// Both addresses of each, out of `/proc/net/tcp`. Where the other end is in the same network, it shows whether all has
-/// arrived.
+/// Both addresses of each orphan with unsent data, from `/proc/net/tcp`. If the other end is in the same network, its state shows
+/// whether all data has arrived.
 fn unsent(list: &str) -> Vec<String> {
     let lines: Vec<Line<'_>> = list.lines().filter_map(Line::parse).collect();
     let ended = lines.iter().filter(|line| END_ARRIVED.contains(&line.state));
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn orphans_are_told_from_others() {
+    fn orphans_are_distinguished_from_other_connections() {
         let line_of = |addresses, state, inode| {
             format!(
                 "   0: {addresses} {state} 001ED2D5:00000000 01:00000014 00000000     0        0 {inode} 2 0 20 4\n"

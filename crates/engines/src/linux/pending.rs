@@ -18,9 +18,9 @@ pub fn has(set: Set, signal: libc::c_int) -> bool {
 /// One thread of a process.
 #[derive(Clone, Debug)]
 pub struct Thread {
-    /// Its number on this host.
+    /// Its TID on this host.
     pub tid: i32,
-    /// Its number in the instance.
+    /// Its TID in the instance.
     pub number: i32,
     /// Signals pending for it alone.
     pub waiting: Set,
@@ -77,20 +77,21 @@ fn set_in(status: &str, name: &str) -> Option<Set> {
 /// A queued signal: `siginfo_t`.
 pub type Info = [u8; size_of::<libc::siginfo_t>()];
 
-/// The queued signals of thread `tid` alone, or, if `shared`, of its process, in order. The thread has been
-/// told to stop, is not traced, and stays stopped. The result is empty if a signal has ended it before it stopped.
+/// The queued signals of thread `tid` alone or, if `shared`, of its process, in order. The thread was told to stop and is not
+/// traced; it stays stopped. The result is empty if a signal has ended it before it stopped.
 pub fn queued(tid: i32, shared: bool) -> io::Result<Vec<Info>> {
-    // Whatever fails, the kernel lets the traced one go with the end of the thread that traces it.
+    // On any failure, the kernel releases the traced thread when the tracing thread ends.
     std::thread::scope(|scope| scope.spawn(|| traced(tid, shared)).join())
         .unwrap_or_else(|_| Err(io::Error::other("reading a thread's pending signals failed")))
 }
 
 fn traced(tid: i32, shared: bool) -> io::Result<Vec<Info>> {
-    /// Of any kind of child, and no child at all but for the tracing.
+    /// Waits for children of any kind; only tracing makes the thread a child.
     const WAIT: libc::c_int = libc::__WALL | libc::WNOHANG;
     const LIMIT: Duration = Duration::from_secs(2);
     let end = Instant::now() + LIMIT;
-    // Traced before, it would stop for us instead of for the signal, and run on when it is let go.
+    // A thread that is traced before it has stopped would stop for the tracer instead of for the signal, and run on when it is
+    // released.
     loop {
         match task::Stat::read(tid) {
             Ok(stat) if stat.state == 'T' => break,
@@ -123,7 +124,7 @@ struct Part {
 }
 
 fn read_queue(tid: i32, shared: bool) -> io::Result<Vec<Info>> {
-    /// At a time.
+    /// The number of signals read at a time.
     const MOST: usize = 32;
     /// `PTRACE_PEEKSIGINFO_SHARED`
     const SHARED: u32 = 1;
@@ -147,7 +148,7 @@ fn trace(
     address: *mut libc::c_void,
     data: *mut libc::c_void,
 ) -> io::Result<usize> {
-    // SAFETY: `address` and `data` are as the request wants them: nothing, or a live part and room for what it asks for.
+    // SAFETY: `address` and `data` are as the request requires: null, or a live `Part` and room for its result.
     let result = unsafe { libc::ptrace(request, tid, address, data) };
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_a_stopped_process_is_read_and_it_stays_stopped() {
+    fn pending_signals_of_a_stopped_process_are_read_and_it_stays_stopped() {
         let mut child = std::process::Command::new("sleep").arg("30").spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
         let send = |signal| {
@@ -179,7 +180,7 @@ mod tests {
             assert_ne!(state(), 'Z', "it has ended");
             std::thread::sleep(Duration::from_millis(1));
         }
-        // One that is not stopped yet would end at once.
+        // A thread that has not stopped yet would end at once.
         (0..2).for_each(|_| send(libc::SIGRTMIN()));
         let signals: Vec<i32> = queued(pid, true)
             .unwrap()

@@ -4,14 +4,14 @@ use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Whether `poll` tells one of these of a socket.
+/// Whether `poll` reports one of these events for a socket.
 pub fn has(socket: &OwnedFd, events: libc::c_short) -> bool {
     let mut poll = libc::pollfd { fd: socket.as_raw_fd(), events, revents: 0 };
     // SAFETY: one live pollfd is passed.
     unsafe { libc::poll(&raw mut poll, 1, 0) == 1 && poll.revents & events != 0 }
 }
 
-/// A socket option that is a number.
+/// The value of a numeric socket option.
 pub fn option(socket: &OwnedFd, level: libc::c_int, name: libc::c_int) -> io::Result<libc::c_int> {
     let mut value: libc::c_int = 0;
     let mut length = mem::size_of_val(&value) as libc::socklen_t;
@@ -22,7 +22,7 @@ pub fn option(socket: &OwnedFd, level: libc::c_int, name: libc::c_int) -> io::Re
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(value) }
 }
 
-/// Sets one.
+/// Sets a numeric socket option.
 pub fn set_option(
     socket: &OwnedFd,
     level: libc::c_int,

@@ -109,7 +109,7 @@ impl Stat {
         Self::parse(&text).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// The command's name may hold anything, so that fields are counted from its closing bracket.
+    /// Parses it. The command's name may contain anything, so fields count from its closing bracket.
     pub fn parse(text: &str) -> Option<Self> {
         let fields: Vec<&str> = text.rsplit_once(") ")?.1.split(' ').collect();
         Some(Self { state: fields.first()?.chars().next()?, started: fields.get(19)?.parse().ok()? })
@@ -121,13 +121,13 @@ pub fn is_stopped(pid: i32) -> bool {
     Stat::read(pid).is_ok_and(|stat| stat.state == 'T')
 }
 
-/// The number that process `pid` has in the innermost of its PID namespaces.
+/// The PID of process `pid` in its innermost PID namespace.
 pub fn number_inside(pid: i32) -> io::Result<i32> {
     let status = read(&format!("/proc/{pid}/status"))?;
     innermost_number(&status).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// The number that the process or thread of this `/proc/PID/status` has in the innermost of its PID namespaces.
+/// The PID or TID in the innermost PID namespace, from this `/proc/PID/status`.
 pub fn innermost_number(status: &str) -> Option<i32> {
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     numbers.split_whitespace().last()?.parse().ok()
@@ -157,7 +157,7 @@ fn children(pid: i32) -> io::Result<Vec<i32>> {
 pub fn for_each_thread(tree: &[i32], mut show: impl FnMut(i32, i32) -> io::Result<()>) -> io::Result<()> {
     for &pid in tree {
         for tid in numbers_in(&format!("/proc/{pid}/task"))? {
-            // Of a stopped tree none ends; of one that is restored, what helped CRIU.
+            // In a stopped tree, no thread ends; in a restored tree, CRIU's helpers do.
             let Ok(thread) = number_inside(tid) else { continue };
             show(tid, thread)?;
         }
@@ -170,7 +170,7 @@ pub fn read(path: &str) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&fs::read(path)?).into_owned())
 }
 
-/// The entries of a process' directory that are numbers; none if the process has ended.
+/// The entries of a process's directory that are numbers; none if the process has ended.
 pub fn numbers_in(directory: &str) -> io::Result<Vec<i32>> {
     let entries = match fs::read_dir(directory) {
         Err(error) if has_ended(&error) => return Ok(Vec::new()),
@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn we_are_who_we_are() {
+    fn this_process_is_found_by_its_pid() {
         let me = i32::try_from(std::process::id()).unwrap();
         let id = TaskId::of(me).unwrap();
         assert!(Task::open(id).is_some());
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_brackets_does_not_confuse() {
+    fn a_command_name_may_contain_brackets() {
         let text = "7 (a) R 1) S 3 7 7 0 -1 4 0 0 0 0 0 0 0 0 20 0 1 0 4711 0";
         let stat = Stat::parse(text).unwrap();
         assert_eq!((stat.state, stat.started), ('S', 4711));

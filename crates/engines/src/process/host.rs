@@ -12,12 +12,12 @@ use crate::criu::check::verify::release;
 use crate::error::{Doing, Error, Result};
 use crate::report::Host;
 
-/// The oldest CRIU that dumps TCP sockets on new kernels, and the kernel from which on it is needed.
+/// The first CRIU that dumps TCP sockets on new kernels, and the first such kernel.
 const NEW_KERNELS: ((u32, u32), (u32, u32, u32)) = ((6, 16), (4, 2, 0));
-/// The oldest CRIU whose RPC knows what this engine asks for.
+/// The oldest CRIU whose RPC has the options that this engine uses.
 const OLDEST: (u32, u32, u32) = (4, 1, 0);
 
-/// Looks at this host, and has CRIU check its kernel. The rooms are left at zero.
+/// Inspects this host, and lets CRIU check its kernel. The room is left at zero.
 pub fn inspect(criu: &Path) -> Result<Host> {
     // SAFETY: no memory is passed.
     if unsafe { libc::geteuid() } != 0 {

@@ -1,10 +1,10 @@
-//! The root file system of a process instance, which is that of its host: nothing to do in a move.
+//! The root file system of a process instance: its host's. A move does nothing with it.
 
 use crate::criu::root::{FirstProcess, RootFileSystem};
 use crate::error::{Doing, Result};
 use crate::process::launch;
 
-/// See the module.
+/// The host's root file system.
 pub struct HostRoot;
 
 impl RootFileSystem for HostRoot {

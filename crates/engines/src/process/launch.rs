@@ -1,5 +1,4 @@
-//! The start of an instance's first process, in namespaces of its own. It stays root, which CRIU
-//! needs of it; the command does not.
+//! Starts an instance's first process, in namespaces of its own. It stays root, as CRIU requires; the command need not.
 
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -12,10 +11,10 @@ use crate::instance::{Program, ResourceLimit};
 use crate::linux::mounts;
 use crate::linux::spawn::leave_the_node;
 
-/// Starts `first` with the instance's command as its arguments, and returns its PID. It is our child.
+/// Starts `first` with the instance's command as its arguments, and returns its PID. It becomes a child of this process.
 ///
-/// It gets `limits`, in their order. The process that is forked first only makes the PID namespace, whose first process must be a
-/// child: it forks once more, as our own child too, and ends.
+/// It gets `limits`, in their order. The first forked process only makes the PID namespace. The first process of that namespace
+/// must be a child of its maker: the forked process forks once more, with this process as the parent, and ends.
 pub fn start(
     program: &Program,
     first: &[OsString],
@@ -39,8 +38,8 @@ pub fn start(
     Ok(i32::from_ne_bytes(pid))
 }
 
-/// What a forked process does before it becomes the instance's first. Prepared beforehand, as no
-/// memory may be allocated there.
+/// The steps of a forked process before it becomes the instance's first process. Prepared before the fork, because a forked process
+/// must not allocate memory.
 struct Entry {
     namespace: i32,
     report: i32,
@@ -71,7 +70,7 @@ impl Entry {
     }
 }
 
-/// What is open comes from another mount namespace, of which CRIU knows nothing.
+/// The inherited standard streams belong to another mount namespace, which CRIU does not know.
 fn be_silent() -> io::Result<()> {
     // SAFETY: the path is live.
     let null = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
@@ -83,7 +82,7 @@ fn be_silent() -> io::Result<()> {
     Ok(())
 }
 
-/// Forks a child of our parent.
+/// Forks a child of this process's parent.
 ///
 /// # Safety
 /// As `fork` in a program with threads: until exec, the child makes system calls only.

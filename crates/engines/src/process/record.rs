@@ -1,7 +1,7 @@
-//! The engine's durable record of an instance, by which a restarted node finds it.
+//! The engine's durable record of an instance, with which a restarted node finds it.
 //!
-//! A record names processes with their start times, so a reused PID is not mistaken for them. It is replaced as a whole, and deleted
-//! last.
+//! A record names processes with their start times, so a reused PID is not mistaken for them. It is replaced as a whole, and
+//! deleted last.
 
 use std::collections::HashMap;
 use std::fs;
@@ -23,39 +23,39 @@ use instance::container::Bind;
 pub struct Record {
     /// The record's layout: [`Record::VERSION`].
     pub version: u32,
-    /// What the instance is made of.
+    /// Its specification.
     pub spec: InstanceSpec,
-    /// What it does.
+    /// Its state.
     pub state: State,
-    /// A held tree may have been let go already.
+    /// Whether the release of a held tree may have begun.
     pub releasing: bool,
     /// Its first process.
     pub first: Option<TaskId>,
     /// The CRIU that works on it.
     pub criu: Option<TaskId>,
-    /// Where its images are or will be.
+    /// The directory of its images.
     pub images: PathBuf,
     /// Processes that were stopped before the dump, and stay so.
     pub paused: Vec<i32>,
     /// `SO_REUSEADDR` of its TCP sockets, for a rollback.
     pub reuse: HashMap<u64, i32>,
-    /// What it sees of the host, if it is a container: another version of the node would give it something else.
+    /// The paths that a container sees of its host: another release of the node may provide different ones.
     #[serde(default)]
     pub binds: Option<Vec<Bind>>,
-    /// A part of its memory will come after it.
+    /// Whether a part of its memory follows the instance (post-copy).
     #[serde(default)]
     pub lazily: bool,
-    /// Who gives it what it lacks of that.
+    /// The pager that supplies this memory.
     #[serde(default)]
     pub pager: Option<PagerId>,
 }
 
 impl Record {
-    /// Raised when the layout changes its meaning.
+    /// Raised when the meaning of the layout changes.
     pub const VERSION: u32 = 2;
 }
 
-/// How the file of a staged record ends.
+/// The ending of a staged record's file name.
 const NEXT: &str = "next";
 
 /// The first fields of records of all versions.
@@ -68,19 +68,19 @@ struct Layout {
 pub struct Records(PathBuf);
 
 impl Records {
-    /// Makes the directory if it is not there. It and the records in it are their owner's alone.
+    /// Makes the directory if it is missing. Only its owner can read it and the records in it.
     pub fn open(directory: PathBuf) -> Result<Self> {
         private::tree(&directory).doing(|| format!("creating {}", directory.display()))?;
         Ok(Self(directory))
     }
 
-    /// Writes a record in the place of the former one.
+    /// Writes a record in place of the former one.
     pub fn save(&self, record: &Record) -> Result<()> {
         let path = self.path(&record.spec.name);
         self.replace(&path, record).doing(|| format!("writing {}", path.display()))
     }
 
-    /// Writes the record that shall take the place of the present one later, when there may be no more room.
+    /// Writes a record that later replaces the present one, when there may be no room any more.
     pub fn stage(&self, record: &Record) -> Result<Staged> {
         let path = self.path(&record.spec.name);
         let staged = Staged { next: path.with_extension(NEXT), path };
@@ -114,14 +114,14 @@ impl Records {
     }
 }
 
-/// A record that is written already, and not yet in its place.
+/// A record that is written, but not in its place yet.
 pub struct Staged {
     next: PathBuf,
     path: PathBuf,
 }
 
 impl Staged {
-    /// Puts it in its place, which needs no room.
+    /// Moves the record to its place, which needs no room.
     pub fn commit(self) -> Result<()> {
         fs::rename(&self.next, &self.path).doing(|| format!("replacing {}", self.path.display()))
     }

@@ -14,7 +14,7 @@ use crate::instance::{InstanceSpec, Workload};
 use crate::process::host_root::HostRoot;
 use engine_api::wiring::Wiring;
 
-/// What the process engine needs from its host.
+/// The configuration of the process engine.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The CRIU program, as `scripts/criu.sh` installs it.
@@ -36,11 +36,11 @@ pub struct Config {
 
 /// The resources that a host offers to instances.
 pub struct Site {
-    /// Where instances on the bridge are plugged in.
+    /// The wiring of instances on the bridge.
     pub bridge: Arc<dyn Wiring>,
-    /// Where instances on the overlay are plugged in, if this host takes part in one.
+    /// The wiring of instances on the overlay, if this host takes part in one.
     pub overlay: Option<Arc<dyn Wiring>>,
-    /// What makes containers, if anything does.
+    /// The containers of this host, if it runs any.
     pub containers: Option<Containers>,
 }
 
@@ -61,7 +61,7 @@ impl Site {
         self.containers.as_ref().ok_or_else(missing)
     }
 
-    /// The root file system of an instance that is here already or yet to be made.
+    /// Returns the root file system of an instance that exists or that will be made.
     pub fn root(&self, spec: &InstanceSpec) -> Result<Box<dyn RootFileSystem>> {
         match &spec.workload {
             Workload::Process(_) => Ok(Box::new(HostRoot)),

@@ -35,27 +35,27 @@ use crate::linux::task::{self, Task};
 use crate::process::network::link::Link;
 use crate::process::record::Record;
 
-/// The process tree of an instance, with its network, its CRIU and what else of it this process holds.
+/// The process tree of an instance, with its network, its CRIU and other resources that this process holds for it.
 pub struct Tree {
-    /// What is on disk too.
+    /// The record, as on disk.
     pub record: Record,
-    /// Its network namespace, until the instance is gone.
+    /// Its network namespace, until the instance is removed.
     pub namespace: OwnedFd,
     link: Link,
     /// Its root file system.
     pub root: Box<dyn RootFileSystem>,
     /// Its first process, if it has any.
     pub first: Option<Task>,
-    /// The CRIU that is armed, or holds the restored tree.
+    /// The CRIU that is armed, or that holds the restored tree.
     criu: Option<Criu>,
-    /// The right to dump, until it is dumped.
+    /// The turn to dump, until the dump is complete.
     pub turn: Option<Turn>,
-    /// Who gives it what memory it lacks, until nothing is missing.
+    /// The pager that fetches missing memory, until no page is missing.
     pub pager: Option<Pager>,
 }
 
 impl Tree {
-    /// Refuses a call that another state wants.
+    /// Refuses a call that needs another state.
     pub fn must_be(&self, state: State) -> Result<()> {
         if self.record.state == state {
             return Ok(());
@@ -71,7 +71,7 @@ impl Tree {
         alive.ok_or_else(|| Error::State { name: name.clone(), is: "ended", must: "alive" })
     }
 
-    /// Whether CRIU waits.
+    /// Whether a CRIU is armed or holds the tree.
     pub fn is_armed(&self) -> bool {
         self.criu.is_some()
     }

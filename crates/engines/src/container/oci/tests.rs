@@ -1,6 +1,6 @@
 use super::*;
 
-/// The part of `process` in `config` that the runtime gets, for a command that runs as this user.
+/// The `process` object for the runtime, from that in `config`, for a command that runs as this user.
 fn process(user: u32, config: &Value) -> Value {
     let program = Program { user, group: user, ..Program::new(["program"]) };
     let wanted = Wanted {
@@ -18,7 +18,7 @@ fn process(user: u32, config: &Value) -> Value {
 }
 
 #[test]
-fn init_is_root_with_the_umask_that_is_wanted() {
+fn init_is_root_with_the_configured_umask() {
     let user = |said: Value| process(7, &json!({ "user": said }))["user"].take();
     assert_eq!(
         user(json!({ "uid": 7, "gid": 7, "umask": 0o77 })),
@@ -28,7 +28,7 @@ fn init_is_root_with_the_umask_that_is_wanted() {
 }
 
 #[test]
-fn init_is_lent_what_it_needs_to_be_another_user() {
+fn the_runtime_lends_init_the_capabilities_to_change_users() {
     let few = json!(["CAP_CHOWN", "CAP_SETUID"]);
     let config = json!({ "capabilities": { "bounding": few, "effective": [], "ambient": few } });
     let mut with_user = process(7, &config);

@@ -1,4 +1,4 @@
-//! Fingerprints of regular files, by which two hosts can tell whether each has a copy of the same file.
+//! Fingerprints of regular files, with which two hosts find out whether they have copies of the same file.
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use super::identity::FileSystems;
 use crate::linux::files::statfs;
 use crate::report::{Contents, Identity};
 
-/// Files of up to this many bytes are read as a whole.
+/// The largest file that is read as a whole, in bytes.
 const WHOLE: u64 = 4 << 20;
 /// The number of blocks that are read of a larger file: the first, the last, and samples between.
 const SAMPLES: u64 = 32;
@@ -28,12 +28,12 @@ const SQLITE: [u8; 16] = *b"SQLite format 3\0";
 #[derive(Default)]
 pub struct Regular {
     systems: OnceCell<FileSystems>,
-    /// By device, number and size.
+    /// By device number, inode number and size.
     read: HashMap<(u64, u64, u64), Contents>,
 }
 
 impl Regular {
-    /// The identity of a file, by which two hosts recognize a shared one.
+    /// The identity of a file, with which two hosts recognize a shared one.
     pub fn identity(&self, file: &Metadata) -> Identity {
         self.systems.get_or_init(FileSystems::mounted).identity(file)
     }
@@ -72,7 +72,7 @@ fn beginning(path: &Path) -> io::Result<[u8; SQLITE.len()]> {
 
 /// Whether the kernel generates the file when it is read, which may have side effects. Such file systems report no blocks.
 fn is_made_up(path: &Path) -> bool {
-    // These report none either if they have no limit.
+    // These report no blocks either if they have no size limit.
     const OTHERS: [libc::__fsword_t; 2] = [libc::TMPFS_MAGIC, libc::FUSE_SUPER_MAGIC];
     statfs(path).is_some_and(|found| found.f_blocks == 0 && !OTHERS.contains(&found.f_type))
 }
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_makes_another_file_where_it_is_read() {
+    fn a_changed_byte_in_a_sample_changes_the_digest() {
         let file = tempfile::tempfile().unwrap();
         let size = 1 << 40;
         file.set_len(size).unwrap();
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_makes_up_is_not_read() {
+    fn files_that_the_kernel_generates_are_not_read() {
         let of = |path| of(Path::new(path), BLOCK);
         assert_eq!(of("/proc/version"), Contents::Any);
         assert_eq!(of("/sys/kernel/mm/transparent_hugepage/enabled"), Contents::Any);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_database_is_known_by_its_beginning() {
+    fn a_database_is_recognized_by_its_first_bytes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         let is_database = |contents: &[u8]| {
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_says_why() {
+    fn an_unreadable_file_has_a_reason() {
         let folder = tempfile::tempdir().unwrap();
         let fifo = folder.path().join("fifo");
         assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());

@@ -41,10 +41,10 @@ const CONTROLLING: libc::dev_t = libc::makedev(5, 0);
 /// The open flag of a thread's pidfd: `linux/pidfd.h`.
 const PIDFD_THREAD: libc::c_int = libc::O_EXCL;
 
-/// The most pipes that CRIU dumps: its `NR_PIPES_WITH_DATA`. It counts the read ends, also of empty pipes.
+/// CRIU's limit of pipes, its `NR_PIPES_WITH_DATA`. It counts the read ends, also of empty pipes.
 const MOST_PIPES: usize = 1024;
 
-/// Descriptors that CRIU makes in a process: of memory, of a socket, and of a pipe for its pages.
+/// The descriptors that CRIU opens in a process: memory, a socket, and a pipe for its pages.
 const SPARE: usize = 3;
 
 impl Findings<'_> {
@@ -176,7 +176,7 @@ impl Findings<'_> {
         } else if is_deleted(path, &metadata) {
             self.half_deleted(pid, path, "open");
         } else if self.places.is_none() && own_files::is_own(pid, path) {
-            // It becomes the process' own elsewhere.
+            // At the destination, it becomes the process's own file.
         } else if self.places.is_none() && own_files::is_of_a_process(path) {
             let what = format!("{} has {shown} open, which is a different file on another host", named(pid));
             self.block(what, "have it close the file before the move");
@@ -195,7 +195,7 @@ impl Findings<'_> {
     fn named_file(&mut self, pid: i32, number: i32, path: &Path, via: &Path) {
         let info = info_of(pid, number);
         if holds_lock(&info) {
-            // The stopped copy keeps it, and the new one would wait for it where both hosts share the file.
+            // The stopped copy keeps the lock. If both hosts share the file, the new copy would wait for it.
             let what = format!("{} holds a lock on {}", named(pid), path.display());
             self.block(what, "move it after it has released the lock");
         } else if is_written(&info) && self.becomes_another(path) && is_sqlite_database(via) {
@@ -231,7 +231,7 @@ impl Findings<'_> {
             return;
         }
         let (what, remedy) = if device == CONTROLLING {
-            // CRIU wants the process to hold the other end of the terminal too.
+            // CRIU requires that the process holds the other end of the terminal too.
             (
                 "its controlling terminal",
                 "end it before the move; for a shell, use `bash`, which does not keep that file open",
@@ -307,7 +307,7 @@ mod tests {
 
     const NETWORK: Network = Network { mac: [2; 6], address: Ipv4Addr::LOCALHOST, prefix: 16, mtu: 1500 };
 
-    /// What is in the way if this process, as if it were in a container, has that file open.
+    /// The blockers if this process, as in a container, has that file open.
     fn in_the_way(own: &OwnRoot<'_>, file: &File, path: &Path) -> Vec<String> {
         let pid = process::id() as i32;
         let subject = Subject { first: pid, network: &NETWORK, own: Some(own.clone()) };
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_database_that_travels_pins_if_it_is_open_for_writing() {
+    fn a_travelling_database_is_a_blocker_if_it_is_open_for_writing() {
         let (folder, in_memory) = (tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm").unwrap());
         let own = OwnRoot {
             root: folder.path().join("root"),
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn the_librarys_userfaultfd_is_told_from_others() {
+    fn the_librarys_userfaultfd_is_distinguished_from_others() {
         assert!(is_page_turner("pos:\t0\nAPI:\taa:80011800:1ffff\n"));
         assert!(!is_page_turner("pos:\t0\nAPI:\taa:80000000:1ffff\n"));
         assert!(!is_page_turner("pos:\t0\n"));

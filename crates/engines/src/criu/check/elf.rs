@@ -1,11 +1,11 @@
-//! The build ID of an ELF file, by which two hosts can tell whether they have the same library.
+//! The build ID of an ELF file, with which two hosts find out whether they have the same library.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 const PT_NOTE: u32 = 4;
 const NT_GNU_BUILD_ID: u32 = 3;
-/// The most bytes of notes to read.
+/// The length limit of notes, in bytes.
 const MOST_NOTES: u64 = 64 * 1024;
 const MOST_SEGMENTS: u16 = 128;
 

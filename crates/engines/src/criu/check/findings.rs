@@ -36,7 +36,7 @@ pub struct Findings<'a> {
     pub places: Option<Places<'a>>,
     /// The tree.
     pub members: HashSet<i32>,
-    /// The tree is stopped: the needs are known already, and time matters.
+    /// Whether the tree is stopped: its needs are known then, and time matters.
     pub is_stopped: bool,
     /// Each blocker once, in the order found.
     pub blockers: Vec<Blocker>,
@@ -63,7 +63,7 @@ pub const BLOCK: u64 = 512;
 /// The kernel's name for the files of `memfd_secret`.
 pub const SECRET_MEMORY: &str = "/secretmem";
 
-/// Begins to look at a tree: its processes, and nothing found yet.
+/// Begins an inspection: returns the processes of the tree, and empty findings.
 pub fn begin<'a>(subject: &Subject<'a>, regular: &'a mut Regular) -> Result<(Vec<i32>, Findings<'a>)> {
     let Subject { first, network, ref own } = *subject;
     let places = own.clone().map(|own| Places::of(own, first)).transpose();
@@ -108,7 +108,7 @@ impl Findings<'_> {
         if self.places.is_none() {
             return self.block(what, remedy);
         }
-        // A file of the image that the layer hides looks the same.
+        // A file of the image that the layer hides has the same name.
         let replaced = "; if an upgrade replaced a file of the image, restart the program that uses it";
         self.block(format!("{what}, or was replaced in the container"), format!("{remedy}{replaced}"));
     }
@@ -180,8 +180,8 @@ pub fn is_same(one: &Metadata, other: &Metadata) -> bool {
     (one.st_dev(), one.st_ino()) == (other.st_dev(), other.st_ino())
 }
 
-/// Whether a file has lost the name by which it was opened: `path` is the kernel's name for it, and `metadata` belongs to the open
-/// file.
+/// Whether a file has lost the name with which it was opened. `path` is the kernel's name for it, and `metadata` belongs to the
+/// open file.
 pub fn is_deleted(path: &Path, metadata: &Metadata) -> bool {
     let marked = path.as_os_str().as_bytes().ends_with(DELETED.as_bytes());
     metadata.st_nlink() == 0 || marked && fs::metadata(path).is_err()

@@ -1,4 +1,4 @@
-//! Tells whether two hosts share one file, or each has its own.
+//! Finds out whether two hosts share a file, or each has its own.
 //!
 //! Device numbers differ between hosts. So a file system that hosts can share is identified by its mount source, and any other one by
 //! the machine. The inode number and birth time identify a file in its file system. They do not suffice alone: a copied disk has the
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn file_systems_that_hosts_share_are_told_from_their_own() {
+    fn shared_file_systems_are_distinguished_from_local_ones() {
         let line = |device: &str, kind: &str, source: &str| {
             shared(&format!(
                 "36 35 {device} / /mnt\\040of\\040- rw,noatime master:1 - {kind} {source} rw,vers=4.2"
@@ -79,9 +79,9 @@ mod tests {
         assert_eq!(line("0:45", "tmpfs", "tmpfs"), None);
     }
 
-    /// As of a file system of each host that was copied from one disk.
+    /// File systems of two hosts that were copied from one disk.
     #[test]
-    fn the_same_number_and_birth_elsewhere_is_another_file() {
+    fn equal_numbers_and_birth_times_on_two_machines_are_two_files() {
         let file = fs::metadata("/etc/passwd").unwrap();
         let on = |machine: &str, source: Option<&str>| {
             let shared = source.map(|source| (file.st_dev(), source.to_owned())).into_iter().collect();

@@ -21,7 +21,7 @@ impl Findings<'_> {
         let mut seen = HashSet::new();
         for line in maps.lines() {
             let Some((range, path)) = range_and_path(line) else { continue };
-            // What has no name is not told apart by it.
+            // Deleted files may share a name.
             if path.ends_with(DELETED) || seen.insert(path) {
                 self.mapping(pid, range, path);
             }
@@ -62,7 +62,7 @@ impl Findings<'_> {
     }
 
     fn mapped_file(&mut self, pid: i32, via: &Path) {
-        // Byte for byte, which a line of the list is not.
+        // Byte for byte: the list escapes some characters.
         let (Ok(path), Ok(metadata)) = (fs::read_link(via), fs::metadata(via)) else { return };
         if !is_deleted(&path, &metadata) {
             self.need(&path, via);

@@ -11,7 +11,7 @@ use crate::linux::files::used;
 use instance::container::Bind;
 
 impl Findings<'_> {
-    /// Notes the files that the container has from the host, and how much it has written.
+    /// Records the files that the container has from the host, and the size of its written files.
     pub(super) fn mounts(&mut self) {
         let Some(places) = &self.places else { return };
         let (rootfs, written) = (places.own.rootfs.map(Path::to_owned), Written::below(&places.own.layer));

@@ -1,5 +1,5 @@
-//! Blockers in the instance's network: addresses, groups, devices and routes that it has added. At the destination it has only those
-//! that the node gives it.
+//! Blockers in the instance's network: addresses, groups, devices and routes that it has added. At the destination it has only
+//! those that the node gives it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,8 +10,8 @@ use std::time::Duration;
 use super::findings::Findings;
 use crate::linux::orphans;
 
-/// The kernel retransmits segments that a cut of the link has lost, for example in a move of the peer, after 0.2 s, twice that, and so
-/// on; or after 3 s and more, if it had to send the SYN twice (RFC 6298, 5.7).
+/// The kernel retransmits segments that were lost while the link was cut, for example in a move of the peer: after 0.2 s, then 0.4
+/// s, and so on; or after 3 s and more, if it had to send the SYN twice (RFC 6298, 5.7).
 const RETRANSMISSION: Duration = Duration::from_secs(10);
 
 impl Findings<'_> {
@@ -56,7 +56,7 @@ impl Findings<'_> {
     }
 }
 
-/// The addresses in `/proc/net/fib_trie`, which has them above a line `/32 host LOCAL`.
+/// The addresses in `/proc/net/fib_trie`: each precedes a line `/32 host LOCAL`.
 fn addresses(trie: &str) -> BTreeSet<Ipv4Addr> {
     let lines: Vec<&str> = trie.lines().map(str::trim).collect();
     let found = lines.windows(2).filter(|pair| pair[1] == "/32 host LOCAL");
@@ -69,7 +69,7 @@ fn addresses_of_six(list: &str) -> impl Iterator<Item = Ipv6Addr> {
     list.lines().filter_map(move |line| number(line).map(Ipv6Addr::from))
 }
 
-/// The groups in `/proc/net/igmp`, without the all-hosts group, which each device joins.
+/// The groups in `/proc/net/igmp`, except the all-hosts group, which each device joins.
 fn groups(list: &str) -> BTreeSet<Ipv4Addr> {
     const ALL_HOSTS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
     let group = |line: &str| u32::from_str_radix(line.strip_prefix("\t\t\t\t")?.split(' ').next()?, 16).ok();
@@ -77,7 +77,7 @@ fn groups(list: &str) -> BTreeSet<Ipv4Addr> {
     groups.filter(|group| *group != ALL_HOSTS).collect()
 }
 
-/// The devices in `/proc/net/dev`, without those that the node or the kernel makes.
+/// The devices in `/proc/net/dev`, except those that the node or the kernel makes.
 fn links(list: &str) -> impl Iterator<Item = &str> {
     /// Fallback devices that tunnel modules make in each namespace.
     const BY_THE_KERNEL: [&str; 9] =

@@ -8,9 +8,9 @@ use crate::criu::root::OwnRoot;
 use crate::linux::mountinfo::mountpoints;
 use instance::container::Bind;
 
-/// The mounts of a container, by which a path in it is mapped to one of the host.
+/// The mounts of a container, which map its paths to paths of the host.
 pub struct Places<'a> {
-    /// The file systems of its own.
+    /// The container's own file systems.
     pub own: OwnRoot<'a>,
     mountpoints: Vec<PathBuf>,
 }
@@ -28,7 +28,7 @@ impl<'a> Places<'a> {
         let mountpoint = above.max_by_key(|mountpoint| mountpoint.components().count())?;
         let below = path.strip_prefix(mountpoint).ok()?;
         if let Some(Bind { source, .. }) = self.bind_at(mountpoint) {
-            // Of a file that is mounted there is nothing below.
+            // A mounted file has no path below it.
             return Some(source.join(below).components().collect());
         }
         let is_root = mountpoint.parent().is_none();

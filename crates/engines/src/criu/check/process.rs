@@ -72,7 +72,7 @@ impl Findings<'_> {
     fn namespaces_of_children(&mut self, pid: i32) -> io::Result<()> {
         for kind in ["pid", "time"] {
             let own = fs::read_link(format!("/proc/{pid}/ns/{kind}"))?;
-            // There is none of a PID namespace whose first process is yet to come.
+            // A PID namespace without a first process has no link.
             if fs::read_link(format!("/proc/{pid}/ns/{kind}_for_children")).ok().as_ref() != Some(&own) {
                 let what = format!("{} has a {kind} namespace for its children", named(pid));
                 self.block(what, "start it without unshare or a sandbox");

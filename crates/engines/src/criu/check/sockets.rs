@@ -64,12 +64,12 @@ impl Findings<'_> {
             let what = format!("{} has not accepted an incoming connection", named(pid));
             self.block(what, "move it after it has accepted the connection");
         }
-        // CRIU reads no further than to urgent data.
+        // CRIU reads only up to urgent data.
         if protocol == libc::IPPROTO_TCP && has(socket, libc::POLLPRI) {
             let what = format!("{} has unread urgent data on a connection", named(pid));
             self.block(what, "move it after it has read the data");
         }
-        // CRIU carries the connection, but not its error: it would look as if the peer had sent all.
+        // CRIU carries the connection, but not its error: the peer would seem to have closed it regularly.
         if protocol == libc::IPPROTO_TCP && has(socket, libc::POLLERR) {
             let what = format!("{} has an unread error on a TCP connection (SO_ERROR)", named(pid));
             self.block(what, "have it read from the connection, or close it");
@@ -117,7 +117,7 @@ fn has_connections_to_accept(socket: &OwnedFd) -> bool {
             &raw mut length,
         )
     };
-    // Of a listener the kernel says there how many wait: tcp_get_info().
+    // For a listener, this field is the number of waiting connections: tcp_get_info().
     result == 0 && info.tcpi_state == TCP_LISTEN && info.tcpi_unacked > 0
 }
 

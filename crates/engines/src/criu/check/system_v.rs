@@ -7,7 +7,7 @@ use std::fs;
 
 use super::findings::{Findings, named};
 
-/// The most semaphores of a set to inspect; each takes a system call.
+/// How many semaphores of a set to inspect at most; each takes a system call.
 const MOST: usize = 100_000;
 
 impl Findings<'_> {

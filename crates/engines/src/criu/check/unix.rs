@@ -30,7 +30,7 @@ impl Findings<'_> {
         self.unread(pid, number, socket);
         if option(socket, libc::SO_ACCEPTCONN).is_ok_and(|listens| listens != 0) && has(socket, libc::POLLIN)
         {
-            // CRIU carries one, if nothing was sent over it yet and it is not closed.
+            // CRIU carries such a connection if it is open and nothing was sent over it yet.
             let what = format!("{} has not accepted a connection over a Unix socket", named(pid));
             self.block(what, "move it after it has accepted the connection");
         }
@@ -39,7 +39,7 @@ impl Findings<'_> {
             self.block(what, "have it bind the socket by the name that its clients use");
         }
         let Some(peer) = peer_pid(socket).filter(|peer| *peer > 0) else { return };
-        // A pair's maker may be gone; CRIU tells then.
+        // The creator of a pair may have ended; CRIU then reports the other process.
         let outside = !self.members.contains(&peer) && fs::metadata(format!("/proc/{peer}")).is_ok();
         if outside {
             let what = format!(
@@ -117,7 +117,7 @@ fn name(socket: &OwnedFd, call: NameCall) -> Option<Vec<u8>> {
     // SAFETY: the kernel wrote `length` bytes, and sockaddr_storage holds any bytes.
     let bytes = unsafe { std::slice::from_raw_parts((&raw const address).cast::<u8>(), length) };
     let bytes = bytes.get(from..)?;
-    // A path has a closing NUL, a name without a file begins with one.
+    // A path ends with NUL; an abstract name begins with NUL.
     let path = bytes.strip_suffix(b"\0").filter(|_| !bytes.starts_with(b"\0"));
     Some(path.unwrap_or(bytes).to_vec())
 }

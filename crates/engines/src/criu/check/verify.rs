@@ -122,7 +122,7 @@ fn is_alike(needed: &OpenFile, found: &Metadata) -> bool {
 enum Comparison {
     Same,
     Differs,
-    /// Which host's file cannot be read, and why.
+    /// The host whose file cannot be read, and the reason.
     Unreadable(&'static str, String),
 }
 
@@ -139,7 +139,7 @@ fn compare(needed: &OpenFile) -> Comparison {
     }
 }
 
-/// A kernel release's first two numbers.
+/// The first two numbers of a kernel release.
 pub fn release(kernel: &str) -> (u32, u32) {
     let mut numbers = kernel.split(['.', '-']).map(|number| number.parse().unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
@@ -184,12 +184,12 @@ mod tests {
     }
 
     #[test]
-    fn a_host_has_what_it_has() {
+    fn a_host_meets_its_own_requirements() {
         assert_eq!(verify(&needs(Vec::new()), &host()), []);
     }
 
     #[test]
-    fn each_lack_is_named() {
+    fn each_missing_requirement_is_a_blocker() {
         let poor = Host {
             kernel: "6.12".into(),
             criu: (4, 1, 0),
@@ -208,7 +208,7 @@ mod tests {
 
     /// A container's written files are packed among the images, and unpacked in another directory.
     #[test]
-    fn what_a_container_has_written_needs_room_and_no_memory() {
+    fn written_files_of_a_container_need_room_and_no_memory() {
         let needs = Needs { layer: 600 << 20, memory: 500 << 20, ..needs(Vec::new()) };
         let found = verify(&needs, &host());
         assert_eq!(found.len(), 1, "{found:?}");
@@ -222,13 +222,13 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_file_and_another_file_are_told_apart() {
+    fn a_missing_file_and_a_different_file_have_different_blockers() {
         let found = verify(&needs(vec![open_file("/no/such", 1), open_file("/etc/passwd", 1)]), &host());
         assert!(found[0].what.contains("does not exist at the destination"));
         assert!(found[1].what.contains("a different file"));
     }
 
-    /// `/etc/passwd`, as one host may have it.
+    /// A possible `/etc/passwd` of a host.
     fn passwd(contents: Contents) -> OpenFile {
         let metadata = fs::metadata("/etc/passwd").unwrap();
         let mode = metadata.st_mode() & 0o7777;
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_compared_is_named_unless_it_is_the_same_file() {
+    fn an_unreadable_file_is_a_blocker_unless_both_hosts_share_it() {
         let unreadable = passwd(Contents::Unreadable("Permission denied".into()));
         let found = verify(&needs(vec![unreadable.clone()]), &host());
         let expected =
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_is_none_there_is_another_version() {
+    fn a_library_that_differs_needs_the_same_version() {
         let found = verify(&needs(vec![passwd(Contents::Build("00".into()))]), &host());
         assert_eq!(found[0].remedy, "install the same version of it on both hosts");
     }

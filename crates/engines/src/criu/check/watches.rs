@@ -45,7 +45,7 @@ impl Findings<'_> {
         }
     }
 
-    /// Also queues that no process has open are blockers: CRIU dumps none.
+    /// Checks the message queues. Queues that no process has open are blockers too: CRIU dumps none.
     pub(super) fn message_queues(&mut self) {
         let Some(places) = &self.places else { return };
         let found: Vec<String> = places
@@ -70,7 +70,7 @@ fn watched(info: &str) -> impl Iterator<Item = (u64, u64)> + '_ {
             let field = line.split(' ').find_map(|field| field.strip_prefix(name))?;
             u64::from_str_radix(field, 16).ok()
         };
-        // The kernel's own way to put the two numbers of a device into one.
+        // The number of bits with which the kernel encodes a minor number.
         const MINOR_BITS: u32 = 20;
         let (inode, device) = (number("ino:")?, number("sdev:")?);
         let (major, minor) = (device >> MINOR_BITS, device & ((1 << MINOR_BITS) - 1));
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_watched_is_read_as_the_kernel_writes_it() {
+    fn watches_are_parsed_as_the_kernel_writes_them() {
         let info = "pos:\t0\nflags:\t02004000\ninotify wd:1 ino:95a0f2 sdev:28 mask:106 ignored_mask:0 fhandle-bytes:20\n\
                     fanotify flags:0 event-flags:0\nfanotify ino:2 sdev:fe00001 mflags:0 mask:8\nfanotify mnt_id:12 mflags:0\n";
         let expected = [(libc::makedev(0, 0x28), 0x95a0f2), (libc::makedev(0xfe, 1), 2)];

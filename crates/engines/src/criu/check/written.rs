@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
 
-/// The longest path that a system call takes, in bytes: `tar` hands whole ones over when it unpacks, from `.` on.
+/// The length limit of a path in a system call, in bytes. `tar` passes whole paths, from `.` on, when it unpacks.
 const LONGEST: usize = libc::PATH_MAX as usize - 1;
 
 /// The contents of a layer.
@@ -41,11 +41,11 @@ impl Written {
         found
     }
 
-    /// Counts the files in the folder at `path`, and returns the folders there. It is opened anew each time: as many as there may
-    /// be above each other are too many to be open at once.
+    /// Counts the files in the folder at `path`, and returns its subfolders. The folder is opened for each call: a deep tree has
+    /// more folders than a process may have descriptors.
     fn count(&mut self, layer: &OwnedFd, path: &Path) -> Vec<OsString> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        // The container may put a link there meanwhile.
+        // The container may replace the folder with a link meanwhile.
         let Ok(folder) = openat2(layer, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) else {
             return Vec::new();
         };
@@ -75,14 +75,14 @@ mod tests {
 
     use super::*;
 
-    /// Makes folders below each other, with names of `name` bytes, until the last one's path has `length`.
+    /// Makes nested folders with names of `name` bytes, until the path of the last one has the length `length`.
     fn dig(layer: &Path, name: usize, length: usize) -> OwnedFd {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let mut folder = open(layer, flags, Mode::empty()).unwrap();
         let mut left = length - 1;
         while left > 0 {
             let part = left.min(1 + name);
-            // A slash alone is none.
+            // A slash alone is no folder.
             let part = if left - part == 1 { part - 1 } else { part };
             let name = "d".repeat(part - 1);
             mkdirat(&folder, &name, Mode::RWXU).unwrap();
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn all_files_are_counted_but_not_what_links_lead_to() {
+    fn all_files_are_counted_without_following_links() {
         let layer = tempfile::tempdir().unwrap();
         assert_eq!(Written::below(&layer.path().join("none")), Written::default());
         for (name, length) in [(200, 4000), (7, 90), (3, 30)] {

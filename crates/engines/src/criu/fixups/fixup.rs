@@ -12,18 +12,19 @@ pub trait Fixup {
     /// The state that it repairs, for error messages.
     fn name(&self) -> &'static str;
 
-    /// What CRIU lacks, in one line.
+    /// CRIU's defect, in one line.
     fn lacks(&self) -> &'static str;
 
-    /// Source: CRIU has dumped the tree, and holds it still.
+    /// Source: CRIU has dumped the tree, and still holds it.
     ///
     /// # Errors
-    /// If a process cannot be looked at, or an image file cannot be read or written.
+    /// If a process cannot be inspected, or an image file cannot be read or written.
     fn save(&mut self, _stopped: &StoppedTree<'_>) -> io::Result<()> {
         Ok(())
     }
 
-    /// Source: CRIU has left the tree stopped; the dump began at `begin`. A blocker says why it has to be dumped again.
+    /// Source: CRIU has exited and left the tree stopped; the dump began at `begin`. Returns a blocker if the tree must be dumped
+    /// again.
     ///
     /// # Errors
     /// As [`Self::save`].
@@ -34,7 +35,7 @@ pub trait Fixup {
     /// Destination: CRIU has restored the tree, and holds it.
     ///
     /// # Errors
-    /// If something cannot be set, with its name.
+    /// If a state cannot be restored, with its name.
     fn apply(&self, _held: &StoppedTree<'_>) -> io::Result<()> {
         Ok(())
     }
@@ -44,7 +45,7 @@ pub trait Fixup {
 pub struct StoppedTree<'a> {
     /// The instance.
     pub name: &'a InstanceName,
-    /// Where its image files are.
+    /// The directory of its image files.
     pub images: &'a Path,
     /// Its processes, the first one first.
     pub tree: &'a [i32],

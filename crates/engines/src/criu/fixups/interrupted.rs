@@ -1,12 +1,12 @@
 //! Corrects interrupted system calls that CRIU would restart or end wrongly.
 //!
-//! CRIU has most calls begin again, as the kernel does for a thread that was stopped for a while. In two ways it differs:
+//! CRIU lets most calls restart, as the kernel does for a thread that was stopped for a while. It differs in two ways:
 //!
-//! * a call ends with `EINTR` where only the kernel knows what is left of its time (`nanosleep`), or where it ends so
-//!   whenever a thread is stopped (`epoll_wait`). It can begin again if what is left is known all the same, or is not long;
-//! * a signal that waits is handled before the call begins again, which then waits on, if need be for ever (`alarm`,
-//!   `pause`). The kernel would have ended the call with `EINTR`. So does a timer that expires while CRIU still restores: it is
-//!   put off a little.
+//! * A call ends with `EINTR` if only the kernel knows its remaining time (`nanosleep`), or if it ends so whenever a thread is
+//!   stopped (`epoll_wait`). The fixup lets it restart if the remaining time is known from elsewhere, or is short.
+//! * The kernel handles a pending signal before the call restarts, and the call then waits on, for ever if need be (`alarm`,
+//!   `pause`). Without the dump, the kernel would have ended the call with `EINTR`; the fixup ends it so. A timer that expires
+//!   while CRIU still restores would have the same effect: the fixup postpones it a little.
 
 use std::fs::{self, File};
 use std::io;
@@ -38,19 +38,19 @@ const INSTRUCTION: u64 = 17;
 const ARGUMENTS: [u64; 5] = [15, 14, 13, 8, 10];
 /// Field of `thread_core_entry`.
 const BLOCKED: u64 = 6;
-/// Fields of `task_core_entry`, and of the last.
+/// Fields of `task_core_entry`, and of [`THREAD_INFO`].
 const BLOCKED_BY_FIRST: u64 = 5;
 const ACTIONS: u64 = 15;
 const HANDLER: u64 = 1;
 const FLAGS: u64 = 2;
 
-/// How long it may take from when CRIU starts timers until the threads are back in their calls: some hundredths of a second,
-/// and more where the dump took long, as on a busy host.
+/// How long the threads may take to be back in their calls after CRIU has started timers: some hundredths of a second, and more if
+/// the dump took long, as on a busy host.
 fn until_back(dump: Duration) -> Duration {
     (5 * dump).clamp(Duration::from_millis(250), Duration::from_secs(2))
 }
 
-/// See the module.
+/// The fixup of interrupted system calls.
 pub struct Interrupted;
 
 impl Fixup for Interrupted {
@@ -59,7 +59,7 @@ impl Fixup for Interrupted {
     }
 
     fn lacks(&self) -> &'static str {
-        "CRIU begins calls again that the kernel would have ended with EINTR, and ends calls that could go on"
+        "CRIU restarts calls that the kernel would have ended with EINTR, and ends calls that could continue"
     }
 
     fn finish(&mut self, stopped: &StoppedTree<'_>, begin: Instant) -> io::Result<Option<Blocker>> {
@@ -67,18 +67,17 @@ impl Fixup for Interrupted {
     }
 }
 
-/// Makes the calls of a stopped tree in its images go on as the kernel would have had them. CRIU has left it, which took so
-/// long to `dump` it.
+/// Corrects the interrupted calls of a stopped tree in its images. CRIU has left the tree; the dump took `dump`.
 ///
 /// # Errors
-/// If an image cannot be read or written, or a process not be looked at.
+/// If an image cannot be read or written, or a process cannot be inspected.
 fn mend(images: &Path, tree: &[i32], dump: Duration) -> io::Result<()> {
     let soon = until_back(dump);
     for &pid in tree {
         let leader = core_of(images, task::number_inside(pid)?);
         let process = Process::of(&fs::read(&leader)?, soon).ok_or_else(|| not_understood(&leader))?;
         let memory = match File::open(format!("/proc/{pid}/mem")) {
-            // A signal has ended it before it stopped, and does so there again.
+            // A signal has ended it before it stopped, and ends it at the destination too.
             Err(error) if task::has_ended(&error) => continue,
             memory => memory?,
         };
@@ -104,9 +103,9 @@ fn mend(images: &Path, tree: &[i32], dump: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// How a process handles signals.
+/// A process's signal handling.
 struct Process {
-    /// For each signal from the first on, if it has a handler, whether calls begin again after it.
+    /// For each signal from the first on: if it has a handler, whether calls restart after it.
     restarts: Vec<Option<bool>>,
     /// The signals that its threads get as soon as they are restored, except those that CRIU has recorded for a single thread.
     at_once: Vec<(Receiver, libc::c_int)>,
@@ -115,13 +114,13 @@ struct Process {
 }
 
 impl Process {
-    /// That whose first thread has this image.
+    /// The process whose first thread has this image.
     fn of(image: &[u8], soon: Duration) -> Option<Self> {
         let task = bytes(first_entry(image)?, TASK)?;
         let actions = fields(task)?.into_iter().filter(|(field, _)| *field == ACTIONS);
         let mut restarts =
             actions.map(|(_, action)| restarts_after(action.message()?)).collect::<Option<Vec<_>>>()?;
-        // CRIU leaves out those that never have handlers.
+        // CRIU omits the signals that cannot have handlers.
         for signal in [libc::SIGKILL, libc::SIGSTOP] {
             let place = (signal as usize - 1).min(restarts.len());
             restarts.insert(place, None);
@@ -129,7 +128,7 @@ impl Process {
         Some(Self { restarts, at_once: signals_at_once(image)?, soon: signals_before(image, soon)? })
     }
 
-    /// The call of a thread, with this memory, as it has to be.
+    /// The corrected call of a thread, if it needs a correction. `memory` is the process's memory.
     fn goes_on(
         &self,
         thread: &Thread,
@@ -154,7 +153,7 @@ impl Process {
         to_it.filter(move |alarm| self.restarts(thread, alarm.signal).is_some_and(ends)).copied()
     }
 
-    /// If a thread handles a signal, whether its call begins again after that.
+    /// If a thread handles a signal, whether its call restarts afterwards.
     fn restarts(&self, thread: &Thread, signal: libc::c_int) -> Option<bool> {
         if pending::has(thread.blocked, signal) {
             return None;
@@ -163,13 +162,13 @@ impl Process {
     }
 }
 
-/// A thread in its image.
+/// A thread according to its image.
 struct Thread {
     number: i32,
-    /// The call in which it was stopped; none if it was stopped elsewhere, or has ended.
+    /// The call that it was stopped in; none if it was stopped elsewhere, or has ended.
     call: Option<Call>,
     blocked: pending::Set,
-    /// The signals that CRIU has noted for it alone.
+    /// The signals that CRIU has recorded for it alone.
     noted: Vec<libc::c_int>,
 }
 
@@ -185,26 +184,26 @@ impl Thread {
     }
 }
 
-/// The signals that a thread has blocked. CRIU notes those of a first thread with its process.
+/// The signals that a thread blocks. CRIU records those of a first thread with its process.
 fn blocked_in(core: &[u8]) -> Option<pending::Set> {
     let of_process = || number(bytes(core, TASK)?, BLOCKED_BY_FIRST);
     number(bytes(core, THREAD)?, BLOCKED).or_else(of_process)
 }
 
-/// If a signal has a handler, whether calls begin again after it.
+/// If a signal has a handler, whether calls restart after it.
 fn restarts_after(action: &[u8]) -> Option<Option<bool>> {
     let handler = number(action, HANDLER)? as libc::sighandler_t;
     let restarts = number(action, FLAGS)? & libc::SA_RESTART as u64 != 0;
     Some((![libc::SIG_DFL, libc::SIG_IGN].contains(&handler)).then_some(restarts))
 }
 
-/// Whether the thread is at this call, and not behind another one whose result happens to be its number.
+/// Whether the thread is in this call. Otherwise it is behind another call, whose result equals the number of this one.
 fn is_made(call: &Call, memory: &File) -> bool {
     let mut instruction = [0; SYSCALL.len()];
     memory.read_exact_at(&mut instruction, call.made_at()).is_ok() && instruction == SYSCALL
 }
 
-/// The call in which the thread with this image was stopped; none if it was stopped elsewhere, or has ended.
+/// The call that the thread with this image was stopped in; none if it was stopped elsewhere, or has ended.
 fn call_in(image: &[u8]) -> Option<Option<Call>> {
     let Some(info) = bytes(first_entry(image)?, THREAD_INFO) else { return Some(None) };
     let registers = bytes(info, REGISTERS)?;
@@ -236,7 +235,7 @@ mod tests {
     use crate::criu::fixups::alarms::Timer;
     use crate::criu::protobuf::{MAGIC, Message};
 
-    /// A process with handlers of the first signals, which let calls begin again or do not.
+    /// A process with handlers of the first signals: `handlers` says whether calls restart after each.
     fn process(handlers: &[bool], at_once: &[(Receiver, libc::c_int)]) -> Process {
         let restarts = handlers.iter().map(|restarts| Some(*restarts)).collect();
         Process { restarts, at_once: at_once.to_vec(), soon: Vec::new() }
@@ -260,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_that_is_blocked_or_for_another_or_has_no_handler_ends_none() {
+    fn a_signal_ends_no_call_without_a_handler_or_for_another_thread() {
         let calls = |process: &Process, blocked| ends(process, &thread(blocked, &[]), libc::SYS_pause);
         let waits = process(&[true], &[(Receiver::Process, 1)]);
         assert!(calls(&waits, 0) && !calls(&waits, 1));

@@ -16,7 +16,7 @@ use crate::criu::fixups::fixup::{Fixup, StoppedTree};
 use crate::linux::mountinfo::unescaped;
 use crate::linux::mounts;
 
-/// Sent as an image; CRIU does not look at it.
+/// The name of the fixup's image file, which CRIU ignores.
 const FILE: &str = "mount-flags.img";
 
 /// Option names in mountinfo, with their flags for mount(2).
@@ -31,10 +31,10 @@ const FLAGS: [(&str, libc::c_ulong); 8] = [
     ("nosymfollow", libc::MS_NOSYMFOLLOW),
 ];
 
-/// The uppermost mount at each place, as the kernel writes that, with its options.
+/// The uppermost mount at each mount point, in the kernel's notation, with its options.
 type Mounts = BTreeMap<String, String>;
 
-/// See the module.
+/// The fixup of mount flags.
 pub struct MountFlags;
 
 impl Fixup for MountFlags {
@@ -43,7 +43,7 @@ impl Fixup for MountFlags {
     }
 
     fn lacks(&self) -> &'static str {
-        "CRIU loses them of a mount whose files another one shows as well"
+        "CRIU loses those of a mount whose file system is mounted elsewhere too"
     }
 
     fn save(&mut self, stopped: &StoppedTree<'_>) -> io::Result<()> {
@@ -61,15 +61,15 @@ impl Fixup for MountFlags {
     }
 }
 
-/// Notes among its images what a stopped container's first process sees.
+/// Records the mounts of a stopped container's first process among its images.
 fn note(images: &Path, first: i32) -> io::Result<()> {
     fs::write(images.join(FILE), serde_json::to_vec(&mounted(first)?)?)
 }
 
-/// Sets what was noted among its images for a restored container.
+/// Sets the recorded options in a restored container.
 ///
 /// # Errors
-/// If that cannot be set, with the place in the container.
+/// If an option cannot be set, with the mount point in the container.
 fn set(images: &Path, first: i32) -> io::Result<()> {
     let noted: Mounts = serde_json::from_slice(&fs::read(images.join(FILE))?)?;
     let changed = differing(&noted, &mounted(first)?);
@@ -77,7 +77,7 @@ fn set(images: &Path, first: i32) -> io::Result<()> {
         return Ok(());
     }
     let namespace = File::open(format!("/proc/{first}/ns/mnt"))?;
-    // A thread of its own, since it does not come back from there.
+    // In a thread of its own, which does not leave the container's namespace again.
     let set = move || {
         have_own_directory()?;
         mounts::enter(namespace.as_fd())?;
@@ -110,7 +110,7 @@ fn differing(noted: &Mounts, now: &Mounts) -> Mounts {
 fn flags(options: &str) -> libc::c_ulong {
     let set = |name: &str| options.split(',').any(|option| option == name);
     let flags = FLAGS.iter().filter(|(name, _)| set(name)).fold(0, |flags, (_, flag)| flags | flag);
-    // Otherwise the kernel leaves what is said of times as it is.
+    // Without these flags, the kernel does not change the options for access times.
     let says_of_times = flags & (libc::MS_NOATIME | libc::MS_RELATIME) != 0;
     if says_of_times { flags } else { flags | libc::MS_STRICTATIME }
 }
@@ -127,7 +127,7 @@ fn remount(place: &str, options: &str) -> io::Result<()> {
     Err(io::Error::new(error.kind(), format!("cannot set the options of the mount at {place}: {error}")))
 }
 
-/// Only a thread that shares its working directory with no other may enter a mount namespace.
+/// Gives this thread a working directory of its own: only then may it enter a mount namespace.
 fn have_own_directory() -> io::Result<()> {
     // SAFETY: no memory is passed.
     if unsafe { libc::unshare(libc::CLONE_FS) } == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_are_told_from_each_other() {
+    fn options_are_parsed_as_separate_words() {
         let strict = libc::MS_STRICTATIME;
         assert_eq!(flags("rw,relatime"), libc::MS_RELATIME);
         assert_eq!(flags("ro,nosuid"), libc::MS_RDONLY | libc::MS_NOSUID | strict);

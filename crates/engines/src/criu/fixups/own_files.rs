@@ -1,7 +1,7 @@
 //! Files of a process about itself, such as `/proc/self/maps`.
 //!
-//! CRIU records such a file by the PID on this host, which belongs to another process on another host. It opens a file in the
-//! process that has it, so the image can say `/proc/self` instead.
+//! CRIU records such a file by the PID on this host, which belongs to another process on another host. CRIU opens the file in its
+//! own process, so the image can name `/proc/self` instead.
 
 use std::fs;
 use std::io;
@@ -19,12 +19,12 @@ const REGULAR: u64 = 3;
 /// Field of `reg_file_entry`.
 const NAME: u64 = 6;
 
-/// Whether `path` is in a process' directory of `/proc`. Its PID belongs to another process on another host.
+/// Whether `path` is in a process's directory of `/proc`. Its PID belongs to another process on another host.
 pub fn is_of_a_process(path: &Path) -> bool {
     path.to_str().and_then(split).is_some()
 }
 
-/// Whether `path` is in the directory of process `pid` itself, and not of one of its threads.
+/// Whether `path` is in the directory of process `pid` itself, and not in that of one of its threads.
 pub fn is_own(pid: i32, path: &Path) -> bool {
     path.to_str().and_then(split).is_some_and(|(owner, rest)| owner == pid && !rest.starts_with("/task"))
 }
@@ -36,20 +36,20 @@ fn split(path: &str) -> Option<(i32, &str)> {
     Some((path[..end].parse().ok()?, &path[end..]))
 }
 
-/// See the module.
+/// The fixup of files about a process itself.
 pub struct OwnFiles;
 
 impl Fixup for OwnFiles {
     fn name(&self) -> &'static str {
-        "files about itself"
+        "files of a process about itself"
     }
 
     fn lacks(&self) -> &'static str {
-        "CRIU notes a file of /proc/PID by a number that is another process on another host"
+        "CRIU records a file of /proc/PID by a PID that belongs to another process on another host"
     }
 
     fn save(&mut self, stopped: &StoppedTree<'_>) -> io::Result<()> {
-        // A container has a /proc of its own, in which the numbers stay.
+        // A container has a /proc of its own, in which PIDs stay the same.
         if stopped.has_own_root {
             return Ok(());
         }
@@ -57,10 +57,10 @@ impl Fixup for OwnFiles {
     }
 }
 
-/// Makes the images of a stopped tree fit for another host in this.
+/// Corrects the names in the images of a stopped tree.
 ///
 /// # Errors
-/// If a process has another's file open, which is named, or an image cannot be read or written.
+/// If a process has another process's file open, with its name, or if an image cannot be read or written.
 fn mend(images: &Path, tree: &[i32]) -> io::Result<()> {
     let path = images.join(FILES);
     let image = fs::read(&path)?;
@@ -102,14 +102,14 @@ mod tests {
     use crate::criu::protobuf::{MAGIC, Message};
 
     #[test]
-    fn a_process_directory_is_told_from_the_rest_of_proc() {
+    fn a_process_directory_is_distinguished_from_the_rest_of_proc() {
         assert!(is_of_a_process(Path::new("/proc/12/maps")));
         assert!(!is_of_a_process(Path::new("/proc/cpuinfo")));
         assert!(!is_of_a_process(Path::new("/srv/12")));
     }
 
     #[test]
-    fn a_process_own_directory_is_told_from_others() {
+    fn a_processs_own_directory_is_distinguished_from_others() {
         assert!(is_own(12, Path::new("/proc/12/maps")) && is_own(12, Path::new("/proc/12")));
         assert!(!is_own(13, Path::new("/proc/12/maps")));
         assert!(!is_own(12, Path::new("/proc/12/task/13/stat")));

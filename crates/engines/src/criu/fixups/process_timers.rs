@@ -1,16 +1,17 @@
 //! Corrects timers of `setitimer` and `timer_create` that CRIU would lose.
 //!
-//! CRIU dumps the pending signals of a process first, then its memory, and its timers last. A one-shot timer that expires in between
-//! is lost: its signal came too late for the first, and it has no time left for the last.
-//! A program that waits for it (`alarm(2)`, say) would wait for ever. So the images get a moment of time for timers
-//! without any whose signals CRIU has not noted, and that wait once it has left the tree stopped. Not there any more is
-//! then one signal of each kind that is not blocked and comes before `SIGSTOP`: a thread has taken it on its way. If
-//! none of its kind was noted, it is that of the timer which is left over. Periodic timers go on by themselves.
+//! CRIU dumps the pending signals of a process first, then its memory, and its timers last. A one-shot timer that expires in
+//! between is lost: its signal came too late for the first step, and the timer has no time left in the last step. A program that
+//! waits for it (with `alarm(2)`, for example) would wait for ever. Therefore the fixup gives a moment of time to each timer
+//! without any, if CRIU has not recorded its signal, and the signal is pending once CRIU has left the tree stopped. One signal of
+//! each number may be missing there: a thread has taken it before it stopped, if the signal is not blocked and has a lower number
+//! than `SIGSTOP`. If no signal of that number was recorded, it belongs to the remaining timer. Periodic timers continue by
+//! themselves.
 //!
-//! The same holds for two timers with one signal that both were noted: the kernel takes only one of them back, unless
-//! it is a real-time signal.
+//! The same holds for two timers that send the same signal, if CRIU has recorded both signals: the kernel restores only one of
+//! them, unless it is a real-time signal.
 //!
-//! For a timer that signals the main thread of its process, CRIU records a thread ID with which it cannot create the timer again.
+//! For a timer that signals the main thread of its process, CRIU records a TID with which it cannot create the timer again.
 
 use std::fs;
 use std::io;
@@ -31,16 +32,16 @@ use crate::linux::pending::{self, Info, Pending, Set};
 struct Queue {
     receiver: Receiver,
     core: PathBuf,
-    /// What each thread that takes from it has blocked.
+    /// The blocked signals of each thread that takes signals from it.
     blocked: Vec<Set>,
-    /// The thread by which the kernel shows it.
+    /// The thread in whose `/proc` entry the kernel shows it.
     tid: i32,
 }
 
-/// Timers whose signals may have come late.
+/// Timers whose signals may be late.
 struct Late(Vec<LateIn>);
 
-/// Those of one process.
+/// The timers of one process.
 struct LateIn {
     pid: i32,
     /// The image with its timers.
@@ -48,10 +49,10 @@ struct LateIn {
     queues: Vec<(Queue, Vec<Alarm>)>,
 }
 
-/// See the module.
+/// The fixup of process timers.
 #[derive(Default)]
 pub struct ProcessTimers {
-    /// Those whose signals may have come late, between [`Fixup::save`] and [`Fixup::finish`].
+    /// The timers whose signals may be late, between [`Fixup::save`] and [`Fixup::finish`].
     late: Option<Late>,
 }
 
@@ -61,7 +62,7 @@ impl Fixup for ProcessTimers {
     }
 
     fn lacks(&self) -> &'static str {
-        "CRIU loses the signal of a timer that expires between two of its looks, and a timer's thread"
+        "CRIU loses the signal of a timer that expires between two steps of its dump, and a timer's thread"
     }
 
     fn save(&mut self, stopped: &StoppedTree<'_>) -> io::Result<()> {
@@ -75,7 +76,7 @@ impl Fixup for ProcessTimers {
     }
 }
 
-/// Makes the timers in a stopped tree's images fit for CRIU in this, while CRIU holds the tree, but for those that it returns.
+/// Corrects the timers in a stopped tree's images while CRIU holds the tree. Returns the timers that need [`Late::mend`].
 ///
 /// # Errors
 /// If an image cannot be read or written.
@@ -98,11 +99,11 @@ fn mend(images: &Path, tree: &[i32]) -> io::Result<Late> {
 }
 
 impl Late {
-    /// Gives them a moment to go, once CRIU has left the tree stopped. Returns a process of which it is not known which of its
-    /// timers expired; it has to be dumped again.
+    /// Gives late timers a moment of time, once CRIU has left the tree stopped. Returns a process with timers of which it cannot
+    /// tell which have expired; the tree must be dumped again.
     ///
     /// # Errors
-    /// If a thread cannot be looked at, or an image not be read or written.
+    /// If a thread cannot be inspected, or an image cannot be read or written.
     pub fn mend(self) -> io::Result<Option<i32>> {
         for LateIn { pid, leader, queues } in self.0 {
             let mut late = Vec::new();
@@ -139,13 +140,13 @@ fn queues_of(images: &Path, pending: &Pending, alarms: &[Alarm]) -> io::Result<V
     Ok(all.filter(|(_, alarms)| !alarms.is_empty()).collect())
 }
 
-/// What to say of such a process.
+/// The blocker for such a process.
 fn blocker(pid: i32) -> Blocker {
     let what = format!("several timers of process {pid} that send the same signal expire during the dump");
     Blocker::new(what, "move it when fewer timers expire")
 }
 
-/// The image with the number of the process' first thread in those timers that signal it.
+/// The image in which timers that signal the process's first thread have the TID of that thread.
 fn with_first_thread(image: &[u8], pending: &Pending) -> Option<Vec<u8>> {
     let first = pending.first().ok()?.number;
     let is_thread = |value: u64| pending.threads.iter().any(|thread| thread.number == value as i32);
@@ -158,7 +159,7 @@ fn with_first_thread(image: &[u8], pending: &Pending) -> Option<Vec<u8>> {
 }
 
 impl Queue {
-    /// The timers of those `alarms` that are not `noted`, and that are `queued` or were taken; `None` if it is not known which.
+    /// Those of `alarms` that are not `noted`, and that are `queued` or were taken; `None` if it cannot tell which.
     fn late(&self, mut alarms: Vec<Alarm>, noted: &[Vec<u8>], queued: &[Info]) -> Option<Vec<Timer>> {
         alarms.retain(|alarm| !alarm.comes_back(noted));
         let waits = |alarm: &Alarm| queued.iter().any(|info| alarm.is(info));
@@ -166,7 +167,7 @@ impl Queue {
         let (mut late, mut others): (Vec<_>, Vec<_>) =
             alarms.iter().copied().partition(|alarm| waits(alarm) || is_noted(alarm));
         let noted_of = |signal| noted.iter().filter(|info| word(info, 0) == Some(signal)).count();
-        // Those that are noted were there first.
+        // The recorded signals were there first.
         others.retain(|alarm| noted_of(alarm.signal) < self.takers_before_stop(alarm.signal));
         if others.iter().any(|alarm| noted_of(alarm.signal) > 0) {
             return None;
@@ -175,13 +176,13 @@ impl Queue {
         Some(late.iter().map(|alarm| alarm.timer).collect())
     }
 
-    /// The signals that CRIU has noted.
+    /// The signals that CRIU has recorded.
     fn noted(&self) -> io::Result<Vec<Vec<u8>>> {
         noted_in(&fs::read(&self.core)?, self.receiver).ok_or_else(|| not_understood(&self.core))
     }
 
-    /// How many threads take `signal` once before they stop when they are told to: the kernel hands out first what is for one
-    /// thread alone, and then lower numbers before higher ones.
+    /// How many threads take one `signal` each before they stop. The kernel delivers signals for a single thread first, and then
+    /// lower numbers before higher ones.
     fn takers_before_stop(&self, signal: libc::c_int) -> usize {
         let comes_first = signal < libc::SIGSTOP || self.receiver != Receiver::Process;
         let takers = self.blocked.iter().filter(|blocked| !pending::has(**blocked, signal)).count();
@@ -189,7 +190,8 @@ impl Queue {
     }
 }
 
-/// Every process has interval timers, which most never start: one explains a signal only if no other timer does.
+/// Keeps one alarm for each signal. Every process has interval timers, and most are never started: one explains a signal only if no
+/// other timer does.
 fn one_for_each_signal(mut alarms: Vec<Alarm>) -> Option<Vec<Alarm>> {
     let is_posix = |alarm: &Alarm| matches!(alarm.timer, Timer::Posix(_));
     let of_posix: Vec<_> = alarms.iter().filter(|alarm| is_posix(alarm)).map(|alarm| alarm.signal).collect();

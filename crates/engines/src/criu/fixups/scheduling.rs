@@ -1,6 +1,6 @@
 //! Scheduling attributes of threads that CRIU does not restore: CPU affinity, I/O priority and timer slack.
 //!
-//! It travels in a file beside CRIU's images, and is set once CRIU has made the threads.
+//! They travel in a file beside CRIU's images, and are set once CRIU has made the threads.
 
 use std::collections::HashMap;
 use std::fs;
@@ -12,27 +12,27 @@ use serde::{Deserialize, Serialize};
 use crate::criu::fixups::fixup::{Fixup, StoppedTree};
 use crate::linux::task;
 
-/// Sent as an image; CRIU does not look at it.
+/// The name of the fixup's image file, which CRIU ignores.
 const FILE: &str = "scheduling.img";
 
-/// Processors in a mask of the greatest kernels.
+/// The greatest number of processors that a kernel supports.
 const PROCESSORS_MAX: usize = 8192;
-/// The thread with a number, for `ioprio_get` (`IOPRIO_WHO_PROCESS`).
+/// Selects the thread with a TID, for `ioprio_get` (`IOPRIO_WHO_PROCESS`).
 const ONE_THREAD: libc::c_int = 1;
 
-/// How one thread is scheduled.
+/// The scheduling attributes of one thread.
 #[derive(Debug, Serialize, Deserialize)]
 struct Kept {
-    /// The thread, by its number in the instance.
+    /// The TID in the instance.
     thread: i32,
-    /// The mask of its processors; none if it may run wherever its node may.
+    /// The mask of its processors; none if it may run on all processors of its node.
     processors: Option<Vec<u64>>,
     io_priority: libc::c_long,
     /// In nanoseconds; none if the node may not read it, as in many containers.
     timer_slack: Option<u64>,
 }
 
-/// See the module.
+/// The fixup of scheduling attributes.
 pub struct Scheduling;
 
 impl Fixup for Scheduling {
@@ -41,7 +41,7 @@ impl Fixup for Scheduling {
     }
 
     fn lacks(&self) -> &'static str {
-        "CRIU carries neither processors, nor I/O priorities, nor timer slack"
+        "CRIU carries neither CPU affinity, nor I/O priorities, nor timer slack"
     }
 
     fn save(&mut self, stopped: &StoppedTree<'_>) -> io::Result<()> {
@@ -53,7 +53,7 @@ impl Fixup for Scheduling {
     }
 }
 
-/// Notes among its images how a stopped tree's threads are scheduled.
+/// Records the scheduling attributes of a stopped tree's threads among its images.
 fn note(images: &Path, tree: &[i32]) -> io::Result<()> {
     let everywhere = processors(0)?;
     let mut kept = Vec::new();
@@ -66,10 +66,10 @@ fn note(images: &Path, tree: &[i32]) -> io::Result<()> {
     fs::write(images.join(FILE), serde_json::to_vec(&kept)?)
 }
 
-/// Has the threads of a restored tree scheduled as was noted among its images.
+/// Sets the recorded scheduling attributes of a restored tree's threads.
 ///
 /// # Errors
-/// If that cannot be set, with the thread and what it lacks.
+/// If an attribute cannot be set, with its name and the thread.
 fn set(images: &Path, tree: &[i32]) -> io::Result<()> {
     let all: Vec<Kept> = serde_json::from_slice(&fs::read(images.join(FILE))?)?;
     let all: HashMap<_, _> = all.into_iter().map(|kept| (kept.thread, kept)).collect();
@@ -98,7 +98,7 @@ impl Kept {
     }
 }
 
-/// The mask of the processors on which a thread may run; 0 is the caller.
+/// The mask of the processors on which a thread may run; TID 0 is the caller.
 fn processors(tid: i32) -> io::Result<Vec<u64>> {
     let mut mask = vec![0_u64; PROCESSORS_MAX / 64];
     // SAFETY: the kernel writes at most as many bytes as said into `mask`, which is live.
@@ -109,7 +109,7 @@ fn processors(tid: i32) -> io::Result<Vec<u64>> {
     Ok(mask)
 }
 
-/// Processors that this host does not have count for nothing. A thread that would have none runs wherever it may.
+/// Sets the mask. The kernel ignores processors that this host does not have. A thread that would have none may run on all.
 fn set_processors(tid: i32, mask: &[u64]) -> io::Result<()> {
     // SAFETY: `mask` is live and as long as said.
     let set =
@@ -135,7 +135,7 @@ fn timer_slack(tid: i32) -> io::Result<u64> {
     text.trim().parse().map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
-/// A thread has a folder of a process' form, too.
+/// The file of a thread: threads too have a directory in `/proc`.
 fn timer_slack_file(tid: i32) -> String {
     format!("/proc/{tid}/timerslack_ns")
 }
@@ -148,7 +148,7 @@ fn checked(result: libc::c_long) -> io::Result<libc::c_long> {
 mod tests {
     use super::*;
 
-    /// The last processor there can be: no host that runs this has it.
+    /// A mask with only the highest possible processor, which no test host has.
     fn absent() -> Vec<u64> {
         let mut mask = vec![0; PROCESSORS_MAX / 64];
         mask[PROCESSORS_MAX / 64 - 1] = 1 << 63;
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_processors_count_for_nothing() {
+    fn absent_processors_are_ignored() {
         let all = processors(0).unwrap();
         set_processors(0, &absent()).unwrap();
         assert_eq!(processors(0).unwrap(), all);

@@ -1,7 +1,7 @@
 //! Options of Internet and Unix sockets that CRIU does not restore, or restores wrongly.
 //!
-//! They travel in a file beside CRIU's images, and are set once CRIU has made the sockets. An option that already has its
-//! value is left alone: many cannot be set in every state of a socket.
+//! They travel in a file beside CRIU's images, and are set once CRIU has made the sockets. An option that already has its value is
+//! left alone: many cannot be set in every state of a socket.
 
 use std::collections::HashMap;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::criu::fixups::fixup::{Fixup, StoppedTree};
 use crate::linux::sockets::{option, set_option};
 use crate::linux::task::{self, Task, TaskId};
 
-/// Sent as an image; CRIU does not look at it.
+/// The name of the fixup's image file, which CRIU ignores.
 const FILE: &str = "socket-options.img";
 
 /// Options that the libc crate lacks.
@@ -30,7 +30,7 @@ const SO_PASSRIGHTS: libc::c_int = 83;
 const IP_RECVERR_RFC4884: libc::c_int = 26;
 const TCP_TX_DELAY: libc::c_int = 37;
 
-/// Level and name of options that are numbers, and can be set in every state of a socket, or do not change.
+/// Level and name of numeric options that can be set in every state of a socket, or that do not change.
 const NUMBERS: [(libc::c_int, libc::c_int); 52] = [
     (libc::SOL_SOCKET, libc::SO_REUSEPORT),
     (libc::SOL_SOCKET, libc::SO_BUSY_POLL),
@@ -86,7 +86,7 @@ const NUMBERS: [(libc::c_int, libc::c_int); 52] = [
     (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_LOOP),
 ];
 
-/// More of them, which only sockets for datagrams have.
+/// Numeric options of datagram sockets only.
 const NUMBERS_OF_DATAGRAMS: [(libc::c_int, libc::c_int); 4] = [
     (libc::IPPROTO_UDP, libc::UDP_SEGMENT),
     (libc::IPPROTO_UDP, libc::UDP_GRO),
@@ -94,25 +94,25 @@ const NUMBERS_OF_DATAGRAMS: [(libc::c_int, libc::c_int); 4] = [
     (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_HOPS),
 ];
 
-/// The sockets that have them.
+/// The address families with these options.
 const FAMILIES: [libc::c_int; 3] = [libc::AF_INET, libc::AF_INET6, libc::AF_UNIX];
 
-/// The longest name of a congestion control, with its end (`TCP_CA_NAME_MAX`).
+/// The length limit of a congestion control's name, with its final NUL (`TCP_CA_NAME_MAX`).
 const NAME_MAX: usize = 16;
 
 /// The options of one socket.
 #[derive(Debug, Serialize, Deserialize)]
 struct Kept {
-    /// The process that has it, by its number in the instance.
+    /// Its process, by the PID in the instance.
     process: i32,
     descriptor: RawFd,
-    /// The values of [`numbers_of`] the socket, where it has such an option.
+    /// The values of [`numbers_of`] the socket; none for an option that it does not have.
     numbers: Vec<Option<libc::c_int>>,
     /// `TCP_CONGESTION`.
     congestion: Option<String>,
 }
 
-/// See the module.
+/// The fixup of socket options.
 pub struct SocketOptions;
 
 impl Fixup for SocketOptions {
@@ -133,7 +133,7 @@ impl Fixup for SocketOptions {
     }
 }
 
-/// Notes the options of a stopped tree's sockets among its images.
+/// Records the options of a stopped tree's sockets among its images.
 fn note(images: &Path, tree: &[i32]) -> io::Result<()> {
     let mut kept = Vec::new();
     for_each_socket(tree, |process, descriptor, socket| {
@@ -145,10 +145,10 @@ fn note(images: &Path, tree: &[i32]) -> io::Result<()> {
     fs::write(images.join(FILE), serde_json::to_vec(&kept)?)
 }
 
-/// Gives the sockets of a restored tree the options that were noted among its images.
+/// Sets the recorded options of a restored tree's sockets.
 ///
 /// # Errors
-/// If an option cannot be set, which is named.
+/// If an option cannot be set, with its name.
 fn set(images: &Path, tree: &[i32]) -> io::Result<()> {
     let all: Vec<Kept> = serde_json::from_slice(&fs::read(images.join(FILE))?)?;
     let all: HashMap<_, _> = all.into_iter().map(|kept| ((kept.process, kept.descriptor), kept)).collect();
@@ -186,7 +186,7 @@ fn numbers_of(socket: &OwnedFd) -> impl Iterator<Item = &'static (libc::c_int, l
     NUMBERS.iter().chain(more.into_iter().flatten())
 }
 
-/// Shows each Internet or Unix socket of a tree, with its process' number in the instance and its own.
+/// Visits each Internet or Unix socket of a tree, with its process's PID in the instance and its descriptor.
 fn for_each_socket(
     tree: &[i32],
     mut show: impl FnMut(i32, RawFd, &OwnedFd) -> io::Result<()>,

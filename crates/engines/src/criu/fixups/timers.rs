@@ -23,28 +23,28 @@ const TIMERFD: u64 = 12;
 
 /// Field of `timerfd_entry`.
 const CLOCK: u64 = 4;
-/// Field of `timerfd_entry`: how often it has expired since it was read.
+/// Field of `timerfd_entry`: the number of expirations since the last read.
 const TICKS: u64 = 5;
 /// Field of `timerfd_entry`: the flags with which it was set.
 const FLAGS: u64 = 6;
-/// Fields of `timerfd_entry`: the time that is left, in seconds and nanoseconds.
+/// Fields of `timerfd_entry`: the time left, in seconds and nanoseconds.
 const LEFT: [u64; 2] = [7, 8];
-/// Fields of `timerfd_entry`: the period, in the same.
+/// Fields of `timerfd_entry`: the period, in seconds and nanoseconds.
 const PERIOD: [u64; 2] = [9, 10];
 
 /// A timer's clock, and its period in seconds and nanoseconds.
 type Rhythm = (u64, [u64; 2]);
 
-/// See the module.
+/// The fixup of timer descriptors.
 pub struct Timers;
 
 impl Fixup for Timers {
     fn name(&self) -> &'static str {
-        "timers behind descriptors"
+        "timer descriptors"
     }
 
     fn lacks(&self) -> &'static str {
-        "CRIU stops a periodic timer that has expired, and has one for a point in time expire early"
+        "CRIU stops a periodic timer that has expired, and lets an absolute timer expire early"
     }
 
     fn save(&mut self, stopped: &StoppedTree<'_>) -> io::Result<()> {
@@ -52,7 +52,7 @@ impl Fixup for Timers {
     }
 }
 
-/// Makes the timers in a stopped tree's images fit for CRIU in this.
+/// Corrects the timers in a stopped tree's images.
 ///
 /// # Errors
 /// If the image cannot be read or written.
@@ -86,14 +86,14 @@ fn mended(timer: &[u8], is_stopped: impl Fn(Rhythm) -> bool) -> Option<Vec<u8>> 
     Some(mended.0)
 }
 
-/// Whether a periodic timer has expired and was not read since.
+/// Whether a periodic timer has expired and was not read since then.
 fn has_expired(timer: &[u8], is_stopped: impl Fn(Rhythm) -> bool) -> Option<bool> {
     let of = |[seconds, nanoseconds]: [u64; 2]| Some([number(timer, seconds)?, number(timer, nanoseconds)?]);
     let (clock, ticks, left, period) = (number(timer, CLOCK)?, number(timer, TICKS)?, of(LEFT)?, of(PERIOD)?);
     Some(left == [0, 0] && period != [0, 0] && (ticks > 0 || !is_stopped((clock, period))))
 }
 
-/// The timers that have not expired, and will not.
+/// The timers that are disarmed.
 fn stopped_in(tree: &[i32]) -> Vec<Rhythm> {
     let descriptors = |pid: &i32| task::numbers_in(&format!("/proc/{pid}/fdinfo")).unwrap_or_default();
     let all = tree.iter().flat_map(|pid| descriptors(pid).into_iter().map(move |number| (pid, number)));
@@ -101,7 +101,7 @@ fn stopped_in(tree: &[i32]) -> Vec<Rhythm> {
         .collect()
 }
 
-/// Reads `/proc/PID/fdinfo`; none if it is not such a timer.
+/// Parses `/proc/PID/fdinfo`; none if it is not a disarmed timer.
 fn stopped(text: &str) -> Option<Rhythm> {
     let value = |name| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
     let times = |name| {
@@ -136,19 +136,19 @@ mod tests {
     }
 
     #[test]
-    fn an_expired_periodic_timer_has_its_period_to_go() {
+    fn an_expired_periodic_timer_gets_a_whole_period() {
         assert_eq!(mended(&timer(1, [0, 0], [2, 300]), |_| true), Some(timer(1, [2, 300], [2, 300])));
     }
 
     #[test]
-    fn a_timer_that_expires_just_then_has_its_tick_and_its_period_to_go() {
+    fn a_timer_that_expires_during_the_dump_keeps_its_tick_and_gets_a_period() {
         let rhythm = (libc::CLOCK_MONOTONIC as u64, [2, 300]);
         let of_another = |other| other != rhythm;
         assert_eq!(mended(&timer(0, [0, 0], [2, 300]), of_another), Some(timer(1, [2, 300], [2, 300])));
     }
 
     #[test]
-    fn a_stopped_timer_is_told_by_what_the_kernel_says() {
+    fn a_disarmed_timer_is_recognized_in_fdinfo() {
         let text = |ticks, left| {
             format!(
                 "pos:\t0\nflags:\t02\nmnt_id:\t16\nino:\t11\nclockid: 1\nticks: {ticks}\n\
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_for_a_point_in_time_becomes_one_for_a_span() {
+    fn an_absolute_timer_becomes_a_relative_one() {
         let of = |clock, flags| timer_of(clock, 0, flags, [0, 7], [0, 0]);
         let (steady, calendar) = (libc::CLOCK_MONOTONIC, libc::CLOCK_REALTIME);
         assert_eq!(mended(&of(steady, 1), |_| true), Some(of(steady, 0)));

@@ -1,4 +1,4 @@
-//! CRIU's tracing, done for it.
+//! Executes CRIU's tracing calls on its behalf.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -17,18 +17,18 @@ const GET_THREAD_AREA: u32 = 25;
 const ARCH_PRCTL: u32 = 30;
 const ARCH_SHSTK_STATUS: u64 = 0x5005;
 const SIGINFO: usize = 128;
-/// More than any request takes or gives.
+/// The size limit of a request's memory; no request reads or writes more.
 const MOST: usize = 128 << 10;
 
 /// A pending `wait4` of CRIU.
 pub struct Wait {
     /// The thread, or -1.
     pid: i32,
-    /// Where CRIU wants the status.
+    /// The address at which CRIU expects the status.
     status: u64,
 }
 
-/// A `ptrace` of CRIU's.
+/// A `ptrace` call of CRIU.
 struct Call {
     request: u32,
     pid: i32,
@@ -36,18 +36,18 @@ struct Call {
     data: u64,
 }
 
-/// What a request's `data` is.
+/// The meaning of a request's `data`.
 enum Data {
     /// A number.
     Number,
-    /// Memory that is read, and memory that is written: bytes.
+    /// Memory that is read, and memory that is written: their lengths in bytes.
     Memory(usize, usize),
     /// A vector that names memory, which is read or written.
     Vector,
 }
 
 impl Call {
-    /// How long its memory is.
+    /// The kind of its data, with the length of memory.
     fn data(&self, criu: i32) -> io::Result<Data> {
         let addressed = usize::try_from(self.addr).unwrap_or(MOST).min(MOST);
         Ok(match self.request {
@@ -75,7 +75,7 @@ impl Call {
         })
     }
 
-    /// How much of the memory for the answer it has filled.
+    /// How many bytes of the memory for the answer it has filled.
     fn filled(&self, room: usize, result: i64) -> usize {
         let result = usize::try_from(result).unwrap_or(0);
         match self.request {
@@ -117,7 +117,7 @@ impl Call {
         Ok(result)
     }
 
-    /// Two requests have memory at their address too.
+    /// Two requests also have memory at their address.
     fn with_address(&self, criu: i32, data: u64) -> io::Result<i64> {
         let mut memory = [0; 16];
         let address = memory.as_mut_ptr() as u64;
@@ -126,7 +126,7 @@ impl Call {
             ptrace::read(criu, self.addr, &mut memory)?;
         }
         let own = status || self.request == PEEKSIGINFO;
-        // SAFETY: what a request reads or writes is our memory, as long as `Call::data` says.
+        // SAFETY: the request reads and writes memory of this process only, which is as long as `Call::data` says.
         let result =
             unsafe { ptrace::request(self.request, self.pid, if own { address } else { self.addr }, data) }?;
         if status {
@@ -137,7 +137,7 @@ impl Call {
 }
 
 impl Guard {
-    /// Handles a system call that CRIU hands over.
+    /// Executes a system call that CRIU hands over.
     pub(super) fn serve(&mut self) -> io::Result<()> {
         let registers = ptrace::registers(self.criu)?;
         let pid = registers.rsi as i32;
@@ -158,15 +158,16 @@ impl Guard {
         self.answer(result)
     }
 
-    /// CRIU takes a thread that it cannot interrupt for one that has ended, and would take its end, of which it is told when it waits
-    /// for any other, for that of a process. Other requests fail so also for one that lives and is not stopped.
+    /// Forgets a thread that is ending. CRIU takes a thread that it cannot interrupt for an ended one. It would then take the
+    /// thread's end, which it learns when it waits for any thread, for the end of a process. Other requests also fail for a thread
+    /// that lives and is not stopped.
     fn forget_ending(&mut self, call: &Call) {
         if call.request == libc::PTRACE_INTERRUPT {
             self.tracees.remove(&call.pid);
         }
     }
 
-    /// Remembers what the call is about to change.
+    /// Saves the state that the call is about to change.
     fn before(&mut self, call: &Call) {
         if call.request == libc::PTRACE_DETACH
             && let Some(tracee) = self.tracees.get(&call.pid)
@@ -201,7 +202,7 @@ impl Guard {
 
     fn serve_wait(&mut self, registers: &libc::user_regs_struct) -> io::Result<()> {
         let (pid, options) = (registers.rdi as i32, registers.rdx as i32);
-        // For a child of its own, which dumps namespaces, CRIU waits without this flag.
+        // When CRIU waits for a child of its own, which dumps namespaces, it does not set this flag.
         let any = pid == -1 && options & libc::__WALL != 0 && !self.tracees.is_empty();
         if options & libc::WNOHANG != 0 || !(any || self.tracees.contains_key(&pid)) {
             return self.let_criu_go();
@@ -228,14 +229,14 @@ impl Guard {
         self.answer(written.map(|()| i64::from(pid)))
     }
 
-    /// Lets CRIU go on behind its system call, with this result.
+    /// Lets CRIU continue after its system call, with this result.
     fn answer(&mut self, result: io::Result<i64>) -> io::Result<()> {
         let result = result.unwrap_or_else(|error| -i64::from(error.raw_os_error().unwrap_or(libc::EIO)));
         let answered = ptrace::registers(self.criu).and_then(|mut registers| {
             (registers.orig_rax, registers.rax) = (u64::MAX, result.cast_unsigned());
             ptrace::set_registers(self.criu, &registers)
         });
-        // A CRIU that was killed meanwhile needs no answer, and tells of its end next.
+        // A CRIU that was killed meanwhile needs no answer; the report of its end comes next.
         match answered {
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
             other => other.and_then(|()| self.let_criu_go()),
@@ -244,11 +245,11 @@ impl Guard {
 }
 
 impl Tracee {
-    /// CRIU has what cannot wait on elsewhere fail with `EINTR` (`nanosleep`, `poll`, and so on), also
-    /// where it only stays. There the kernel can go on with it.
+    /// Lets a call wait on that CRIU would end with `EINTR` because it cannot continue on another host (`nanosleep`, `poll`, and so
+    /// on). The instance stays on this host, where the kernel can continue the call.
     fn let_wait_on(&self, pid: i32) -> io::Result<()> {
         let (Some(context), Some(stop)) = (&self.context, self.stop) else { return Ok(()) };
-        // Not from the end of a system call, nor in the first thread, which ran CRIU's code.
+        // Not at the end of a system call, nor in the first thread, which ran CRIU's code.
         if context.waits_by_restart() && stop != Stop::Syscall && process_of(pid) != Some(pid) {
             return context.restore_registers(pid);
         }
@@ -262,7 +263,7 @@ impl Tracee {
 }
 
 impl Infection {
-    /// The process before CRIU changes it. All of its threads are stopped.
+    /// The state of a process before CRIU changes it. All its threads are stopped.
     fn of(pid: i32) -> Self {
         let open = numbers_in(&format!("/proc/{pid}/fd")).unwrap_or_default();
         Self { descriptors: open.into_iter().collect::<BTreeSet<_>>(), ..Self::default() }

@@ -9,26 +9,26 @@ use crate::linux::call::Call;
 pub const PEEKSIGINFO: u32 = 0x4209;
 pub const GETSIGMASK: u32 = 0x420a;
 pub const SETSIGMASK: u32 = 0x420b;
-/// The register set with all that is not in the general registers.
+/// The register set with all registers beside the general ones.
 const NT_X86_XSTATE: u64 = 0x202;
-/// More than any processor's.
+/// The size limit of that set; no processor has more.
 const XSTATE_MAX: usize = 64 << 10;
 /// `ERESTART_RESTARTBLOCK` of the kernel.
 const RESTART_BLOCK: i64 = 516;
 /// The offset of debug register 7, the one that arms breakpoints, in `struct user`.
 const DEBUG_CONTROL: u64 = mem::offset_of!(libc::user, u_debugreg) as u64 + 7 * 8;
 
-/// A request, with its result or error.
+/// Makes a request, and returns its result.
 ///
 /// # Safety
-/// As `ptrace(2)` says for the request: what `data` and `addr` point to must be live.
+/// As `ptrace(2)` requires for the request: the memory that `data` and `addr` point to must be live.
 pub unsafe fn request(request: u32, pid: i32, addr: u64, data: u64) -> io::Result<i64> {
     // SAFETY: the caller's promise.
     let result = unsafe { libc::syscall(libc::SYS_ptrace, u64::from(request), i64::from(pid), addr, data) };
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// A request without memory.
+/// Makes a request without memory.
 fn plain(what: u32, pid: i32, data: u64) -> io::Result<()> {
     // SAFETY: the callers' requests take numbers only.
     unsafe { request(what, pid, 0, data) }.map(|_| ())
@@ -39,7 +39,7 @@ pub fn seize(pid: i32, options: i32) -> io::Result<()> {
     plain(libc::PTRACE_SEIZE, pid, u64::from(options.unsigned_abs()))
 }
 
-/// Asks for a stop, which comes before the thread runs any of its code again.
+/// Requests a stop, which comes before the thread runs any of its own code again.
 pub fn interrupt(pid: i32) -> io::Result<()> {
     plain(libc::PTRACE_INTERRUPT, pid, 0)
 }
@@ -61,7 +61,7 @@ pub fn is_at_exit(pid: i32) -> io::Result<bool> {
     Ok(info.si_code == libc::SIGTRAP | libc::PTRACE_EVENT_EXIT << 8)
 }
 
-/// Lets a stopped thread run to the next beginning or end of a system call.
+/// Lets a stopped thread run until the next beginning or end of a system call.
 pub fn to_syscall(pid: i32) -> io::Result<()> {
     plain(libc::PTRACE_SYSCALL, pid, 0)
 }
@@ -71,7 +71,7 @@ pub fn detach(pid: i32) -> io::Result<()> {
     plain(libc::PTRACE_DETACH, pid, 0)
 }
 
-/// The next change of a tracee, or of any for -1.
+/// Waits for the next change of a tracee, or of any tracee for -1.
 pub fn wait(pid: i32) -> io::Result<(i32, i32)> {
     let mut status = 0;
     loop {
@@ -87,7 +87,7 @@ pub fn wait(pid: i32) -> io::Result<(i32, i32)> {
     }
 }
 
-/// Why a thread is stopped.
+/// The reason why a thread is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// A signal is about to be delivered.
@@ -99,7 +99,7 @@ pub enum Stop {
 }
 
 impl Stop {
-    /// `None` if it has ended.
+    /// The reason in a wait status; `None` if the thread has ended.
     pub fn of(status: i32) -> Option<Self> {
         if !libc::WIFSTOPPED(status) {
             return None;
@@ -135,7 +135,7 @@ pub fn peek(pid: i32, address: u64) -> io::Result<u64> {
     Ok(word)
 }
 
-/// Writes the word at an address, also where the process itself may not.
+/// Writes the word at an address, even if the process itself may not write there.
 pub fn poke(pid: i32, address: u64, word: u64) -> io::Result<()> {
     // SAFETY: a number is passed.
     unsafe { request(libc::PTRACE_POKEDATA, pid, address, word) }.map(|_| ())
@@ -214,7 +214,7 @@ fn transfer(what: u32, pid: i32, bytes: &mut [u8]) -> io::Result<usize> {
     Ok(vector.iov_len)
 }
 
-/// Reads another process' memory.
+/// Reads another process's memory.
 pub fn read(pid: i32, address: u64, bytes: &mut [u8]) -> io::Result<()> {
     let near = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let far = libc::iovec { iov_base: address as *mut _, iov_len: bytes.len() };
@@ -223,7 +223,7 @@ pub fn read(pid: i32, address: u64, bytes: &mut [u8]) -> io::Result<()> {
     whole(read, bytes.len())
 }
 
-/// Writes another process' memory.
+/// Writes another process's memory.
 pub fn write(pid: i32, address: u64, bytes: &[u8]) -> io::Result<()> {
     let near = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let far = libc::iovec { iov_base: address as *mut _, iov_len: bytes.len() };

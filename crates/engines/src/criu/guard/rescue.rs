@@ -20,10 +20,10 @@ const BYTES: u64 = 0x00ff_ffff;
 const TRAP: u64 = 1 << (libc::SIGTRAP - 1);
 /// CRIU's name for the memory that it shares with a process.
 pub(crate) const MAPPING: &str = "/memfd:CRIUMFD";
-/// How long processes may take to come to rest.
+/// How long processes may take to stop.
 const AT_REST: Duration = Duration::from_secs(2);
 
-/// When a rescue comes.
+/// The time of a rescue.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum When {
     /// Before CRIU's descriptors are closed.
@@ -33,12 +33,12 @@ pub enum When {
 }
 
 impl Guard {
-    /// Gives all that CRIU still traces what they had, and leaves them stopped.
+    /// Restores the state of all threads that CRIU still traces, and leaves them stopped.
     ///
-    /// If CRIU is already dead, its parasite code may have noticed, and its thread may have continued on its
-    /// own. That thread keeps its state.
+    /// If CRIU is already dead, its parasite code may have noticed that, and its thread may have continued with its own code. Such
+    /// a thread keeps its state.
     pub(super) fn rescue(&mut self, when: When) {
-        // What ended meanwhile needs nothing.
+        // A thread that has ended meanwhile needs nothing.
         for (pid, tracee) in &mut self.tracees {
             let _ended = tracee.settle(*pid);
         }
@@ -66,7 +66,7 @@ impl Guard {
         self.infections.clear();
     }
 
-    /// Whether a stopped thread is in what CRIU mapped, or at what it wrote over the program's code.
+    /// Whether a stopped thread is in CRIU's mapping, or at code of the program that CRIU has overwritten.
     fn is_in_foreign_code(&self, pid: i32) -> bool {
         let Ok(context) = Context::of(pid) else { return false };
         let at = context.instruction();
@@ -81,10 +81,10 @@ impl Guard {
     }
 }
 
-/// Where CRIU mounts an instance's `/proc` for a moment, in the working directory of its first process.
-/// As long as it is there no other dump succeeds.
+/// The directory in the working directory of an instance's first process at which CRIU mounts the instance's `/proc` for a moment.
+/// As long as it exists, no other dump succeeds.
 const MOUNT: &str = "proc.crtools";
-/// The age at which it is taken for a left-over.
+/// The age at which it counts as left over.
 const LEFT_OVER: Duration = Duration::from_secs(10);
 
 fn unmount(directory: &Path) {
@@ -119,7 +119,7 @@ fn wait_for_rest(processes: &BTreeSet<i32>) {
 }
 
 impl Tracee {
-    /// Brings the thread to a stop from which it goes on with what it is given there.
+    /// Stops the thread at a point from which it continues with the registers that it is given there.
     fn settle(&mut self, pid: i32) -> io::Result<()> {
         loop {
             let signal = match self.stop {
@@ -137,7 +137,7 @@ impl Tracee {
                 Some(Stop::Signal(signal)) => signal,
                 Some(Stop::Event(_)) | None => 0,
             };
-            // Asked for each time: any other stop that comes first takes it back.
+            // Requested each time: any other stop that comes first cancels the request.
             ptrace::interrupt(pid)?;
             if self.stop.is_some() {
                 ptrace::go_on(pid, signal)?;
@@ -150,8 +150,8 @@ impl Tracee {
         Ok(())
     }
 
-    /// The stop that was asked for comes before a trap into which CRIU's code has run, and which would end
-    /// the process, or pass for the end of a call that it is to make.
+    /// Takes a trap that CRIU's code has run into. The requested stop comes before it. The trap would end the process, or pass for
+    /// the end of a call that the process shall make.
     fn take_trap(&mut self, pid: i32) -> io::Result<()> {
         ptrace::go_on(pid, 0)?;
         self.stop = Stop::of(ptrace::wait(pid)?.1);
@@ -159,14 +159,14 @@ impl Tracee {
     }
 }
 
-/// Whether the first thing that a thread would do is to get a `SIGTRAP` of its own.
+/// Whether a `SIGTRAP` of its own is the first signal that a thread would get.
 fn trap_is_pending(thread: i32) -> bool {
     let status = read(&format!("/proc/{thread}/status")).unwrap_or_default();
     let pending = status.lines().find_map(|line| line.strip_prefix("SigPnd:"));
     pending.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0) & TRAP != 0
 }
 
-/// Where a system call begins, it is not made.
+/// At the beginning of a system call, skips the call.
 fn skip_syscall(pid: i32) -> io::Result<()> {
     let mut registers = ptrace::registers(pid)?;
     registers.orig_rax = u64::MAX;
@@ -174,7 +174,7 @@ fn skip_syscall(pid: i32) -> io::Result<()> {
 }
 
 impl Infection {
-    /// Takes everything out of a stopped process that CRIU has put into it.
+    /// Removes everything from a stopped process that CRIU has put into it.
     fn cure(&self, pid: i32) -> io::Result<()> {
         for (address, word) in &self.words {
             ptrace::poke(pid, *address, *word)?;
@@ -203,7 +203,7 @@ impl Infection {
     }
 }
 
-/// Has the process make a system call with the instructions at `at`.
+/// Lets the process make a system call with the instructions at `at`.
 fn call(pid: i32, at: u64, number: i64, arguments: [u64; 2]) -> io::Result<()> {
     ptrace::set_signal_mask(pid, !TRAP)?;
     let mut registers = ptrace::registers(pid)?;
@@ -212,7 +212,7 @@ fn call(pid: i32, at: u64, number: i64, arguments: [u64; 2]) -> io::Result<()> {
     ptrace::set_registers(pid, &registers)?;
     loop {
         ptrace::go_on(pid, 0)?;
-        // A stop that was asked for earlier may come first.
+        // A stop that was requested earlier may come first.
         match Stop::of(ptrace::wait(pid)?.1) {
             Some(Stop::Event(_)) => {}
             _ => return Ok(()),
@@ -220,7 +220,7 @@ fn call(pid: i32, at: u64, number: i64, arguments: [u64; 2]) -> io::Result<()> {
     }
 }
 
-/// From a trap to a stop at which what was restored is gone on with.
+/// Moves a thread from a trap to a stop from which it continues with its restored state.
 fn stop(pid: i32) -> io::Result<()> {
     ptrace::interrupt(pid)?;
     ptrace::go_on(pid, 0)?;

@@ -1,5 +1,5 @@
-//! The filter that hands CRIU's tracing over, put into a CRIU that waits at a hook. It is put there so
-//! late because the children with which CRIU learns the kernel trace too, and inherit it.
+//! The filter that hands CRIU's tracing calls over. It is installed in a CRIU that waits at a hook. Earlier would be too early: the
+//! children with which CRIU probes the kernel trace too, and would inherit it.
 
 use std::io;
 use std::thread::sleep;
@@ -10,16 +10,16 @@ use super::ptrace;
 const OPTIONS: i32 = libc::PTRACE_O_TRACESECCOMP | libc::PTRACE_O_TRACEEXIT | libc::PTRACE_O_TRACESYSGOOD;
 /// `AUDIT_ARCH_X86_64`.
 const ARCHITECTURE: u32 = 0xc000_003e;
-/// Where the lower half of the third argument is in `struct seccomp_data`.
+/// The offset of the lower half of the third argument in `struct seccomp_data`.
 const OPTIONS_OF_WAIT4: u32 = 16 + 2 * 8;
 /// The bytes of a `syscall` instruction.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
-/// Below the stack pointer, out of the way of what a leaf function keeps there.
+/// The distance below the stack pointer that leaf functions do not use.
 const SCRATCH: u64 = 4096;
-/// How often CRIU is looked at until it waits, a millisecond apart.
+/// How often to check whether CRIU waits, a millisecond apart.
 const GLANCES: u32 = 2000;
 
-/// Traces CRIU, and has it install the filter.
+/// Traces CRIU, and lets it install the filter.
 pub fn install(criu: i32) -> io::Result<()> {
     ptrace::seize(criu, OPTIONS)?;
     for _ in 0..GLANCES {
@@ -42,7 +42,7 @@ fn stop(criu: i32) -> io::Result<()> {
     }
 }
 
-/// Whether it was stopped in a system call.
+/// Whether it was stopped in the system call in which it waits at a hook.
 fn waits(criu: i32) -> io::Result<bool> {
     let registers = ptrace::registers(criu)?;
     let mut instruction = [0; 2];
@@ -50,7 +50,7 @@ fn waits(criu: i32) -> io::Result<bool> {
     Ok(registers.orig_rax.cast_signed() >= 0 && instruction == SYSCALL)
 }
 
-/// Has CRIU make the system call `seccomp` in the place of the one in which it waits, and that again.
+/// Lets CRIU make the system call `seccomp` in place of the call in which it waits, and then repeat that.
 fn inject(criu: i32) -> io::Result<()> {
     let before = ptrace::registers(criu)?;
     let filter = (before.rsp - SCRATCH) & !15;
@@ -65,7 +65,7 @@ fn inject(criu: i32) -> io::Result<()> {
         ptrace::wait(criu)?;
     }
     let result = ptrace::registers(criu)?.rax.cast_signed();
-    // Only from a stop of this kind the kernel begins the interrupted system call again.
+    // Only after a stop of this kind, the kernel restarts the interrupted system call.
     ptrace::interrupt(criu)?;
     ptrace::go_on(criu, 0)?;
     ptrace::wait(criu)?;
@@ -74,7 +74,7 @@ fn inject(criu: i32) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(-(result as i32))) }
 }
 
-/// A `sock_fprog` at `address`, and its instructions behind it.
+/// A `sock_fprog` at `address`, followed by its instructions.
 fn program(address: u64) -> Vec<u8> {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
@@ -87,7 +87,7 @@ fn program(address: u64) -> Vec<u8> {
         (EQUAL, 4, 0, libc::SYS_ptrace as u32),
         (EQUAL, 0, 2, libc::SYS_wait4 as u32),
         (LOAD, 0, 0, OPTIONS_OF_WAIT4),
-        // Without it waits who does not trace: CRIU for its children, and these, such as `tar`, for theirs.
+        // Calls without this flag are no tracing: CRIU waits for its children, and these, such as `tar`, for theirs.
         (HAS, 1, 0, libc::__WALL as u32),
         (RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
         (RETURN, 0, 0, libc::SECCOMP_RET_TRACE),

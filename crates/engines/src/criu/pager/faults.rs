@@ -1,4 +1,4 @@
-//! A userfaultfd, as CRIU has opened it: `linux/userfaultfd.h`, `criu/uffd.c` of CRIU.
+//! A userfaultfd that CRIU has opened: `linux/userfaultfd.h`, `criu/uffd.c` of CRIU.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read};
@@ -12,10 +12,10 @@ use fabric::seqpacket;
 
 use crate::memory::PAGE;
 
-/// The number that CRIU sends in place of a PID when all is restored.
+/// The number that CRIU sends in place of a PID when all processes are restored.
 pub const RESTORED: i32 = 0x5253_5446;
 
-/// What CRIU asks of a userfaultfd: to be told of forks, of moved, given back and unmapped memory.
+/// The features that CRIU requests of a userfaultfd: events for forks, and for moved, freed and unmapped memory.
 const FEATURES: u64 = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 6;
 
 const UFFD_API: u64 = 0xaa;
@@ -72,13 +72,13 @@ pub enum Happened {
 
 /// The result of filling pages.
 pub enum Copied {
-    /// So many are.
+    /// This number of pages is filled.
     Pages(u64),
-    /// The first one is there already.
+    /// The first page exists already.
     IsThere,
     /// The pages are not in one registered mapping.
     NotMapped,
-    /// The process changes its mappings: that is to be followed first.
+    /// The process is changing its mappings: its events must be handled first.
     Changing,
     /// The process has ended, or runs another program.
     Gone,
@@ -149,13 +149,13 @@ impl Faults {
         let result = unsafe { libc::ioctl(self.as_raw_fd(), UFFDIO_ZEROPAGE, &raw mut zero) };
         match self.filled(result, zero.zeroed)? {
             Copied::Pages(_) | Copied::Gone => {}
-            // What is there is there; what has changed, or could not be, is touched again.
+            // An existing page stays; for a page that has moved, or could not be filled, the thread faults again.
             Copied::IsThere | Copied::NotMapped | Copied::Changing => self.wake(page, 1),
         }
         Ok(())
     }
 
-    /// `done`: so many bytes, or why none.
+    /// The outcome of a request; `done` is the number of filled bytes, or an error.
     fn filled(&self, result: libc::c_int, done: i64) -> io::Result<Copied> {
         let error = io::Error::last_os_error();
         if let Ok(bytes) = u64::try_from(done)
@@ -167,7 +167,7 @@ impl Faults {
             _ if result == 0 => Ok(Copied::Changing),
             Some(libc::EEXIST) => Ok(Copied::IsThere),
             Some(libc::ENOENT | libc::EINVAL) => Ok(Copied::NotMapped),
-            // The host has no free memory now: threads that need the page wait as long as that lasts.
+            // The host has no free memory now: threads that need the page wait until it has.
             Some(libc::EAGAIN | libc::ENOMEM | libc::EINTR) => Ok(Copied::Changing),
             Some(libc::ESRCH) => Ok(Copied::Gone),
             _ => Err(error),

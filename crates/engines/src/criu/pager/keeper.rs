@@ -1,7 +1,8 @@
-//! The second process that holds the userfaultfds, beside the pager.
+//! The keeper: the second process that holds the userfaultfds, beside the pager.
 //!
-//! It is forked so that both have one table of descriptors: what one of them is told to open, as the userfaultfd of a process that has
-//! forked, the other has as well. If either ends, the other kills the instance, waits until that has ended, and only then ends too.
+//! It is forked so that both processes share one table of descriptors: a descriptor that one of them receives, such as the
+//! userfaultfd of a forked process, belongs to the other as well. If either ends, the other kills the instance, waits until the
+//! instance has ended, and only then ends too.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -13,14 +14,14 @@ use std::{mem, ptr};
 struct Shared {
     /// The descriptor of the instance's first process, once there is one.
     instance: AtomicI32,
-    /// Nothing is missing any more, or nobody: the instance is nobody's business.
+    /// Whether the instance is independent of these processes: no page is missing any more, or there is no instance.
     is_dismissed: AtomicBool,
 }
 
 /// The pager's side.
 pub struct Kept {
     shared: NonNull<Shared>,
-    /// The keeper, and whoever has started the pager.
+    /// The keeper, and the process that has started the pager.
     keeper: OwnedFd,
     node: OwnedFd,
     instance: Option<OwnedFd>,
@@ -32,25 +33,25 @@ pub fn start() -> io::Result<Kept> {
     let (me, parent) = unsafe { (libc::getpid(), libc::getppid()) };
     let (pager, node) = (process(me)?, process(parent)?);
     let shared = shared()?;
-    // SAFETY: no memory is passed. Both go on with a copy of all memory, and none has another thread.
+    // SAFETY: no memory is passed. Both processes continue with a copy of all memory, and neither has another thread.
     let keeper = unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_FILES | libc::SIGCHLD, 0, 0, 0, 0) };
     match i32::try_from(keeper).unwrap_or(-1) {
         -1 => Err(io::Error::last_os_error()),
         0 => {
             // SAFETY: the mapping lives as long as the process.
             keep(&pager, unsafe { shared.as_ref() });
-            // SAFETY: nothing of the pager's is to be undone here.
+            // SAFETY: exiting without cleanup is right: the resources belong to the pager.
             unsafe { libc::_exit(0) }
         }
         keeper => {
-            // The keeper's way to us, in the table that is its own as well.
+            // The keeper's handle of the pager, in the table that both share.
             mem::forget(pager);
             Ok(Kept { shared, keeper: process(keeper)?, node, instance: None })
         }
     }
 }
 
-/// The keeper's whole life.
+/// Runs the keeper until its end.
 fn keep(pager: &OwnedFd, shared: &Shared) {
     await_end(pager.as_raw_fd());
     if !shared.is_dismissed.load(Ordering::SeqCst) {
@@ -101,7 +102,7 @@ impl Kept {
     }
 }
 
-/// Kills the process behind a descriptor, if it is one, and waits for its end.
+/// Kills the process of a descriptor, if there is one, and waits for its end.
 fn end(process: RawFd) {
     if process >= 0 {
         let none = ptr::null::<libc::siginfo_t>();
@@ -127,15 +128,15 @@ fn process(pid: libc::pid_t) -> io::Result<OwnedFd> {
     }
 }
 
-/// Memory that both processes see, with nothing in it.
+/// Makes zeroed memory that both processes share.
 fn shared() -> io::Result<NonNull<Shared>> {
     let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-    // SAFETY: a fresh mapping where the kernel likes.
+    // SAFETY: a fresh mapping at an address that the kernel chooses.
     let at = unsafe { libc::mmap(ptr::null_mut(), mem::size_of::<Shared>(), rights, flags, -1, 0) };
     let shared = NonNull::new(at.cast::<Shared>()).filter(|_| at != libc::MAP_FAILED);
     let shared = shared.ok_or_else(io::Error::last_os_error)?;
     let nothing = Shared { instance: AtomicI32::new(-1), is_dismissed: AtomicBool::new(false) };
-    // SAFETY: the mapping is writable, aligned to a page, and nobody else has it yet.
+    // SAFETY: the mapping is writable and page-aligned, and no other code uses it yet.
     unsafe { shared.write(nothing) };
     Ok(shared)
 }

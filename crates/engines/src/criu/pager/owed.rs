@@ -1,10 +1,10 @@
-//! Which pages of a process are missing, and where each of them was at the source.
+//! The missing pages of a process, with the address of each at the source.
 //!
-//! Each page of the source has one place in a process, from which `mremap` may take it to another. So both ways can be looked up.
+//! Each page of the source has one place in a process, and `mremap` may move it to another. The table can be searched both ways.
 
 use std::collections::BTreeMap;
 
-/// Where a page was when the instance was stopped.
+/// The location of a page when the instance was stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Source {
     /// Its process, by the PID in the instance.
@@ -27,9 +27,9 @@ pub struct Run {
 /// The missing pages of a process. Pages are given by their numbers.
 #[derive(Clone, Debug, Default)]
 pub struct Owed {
-    /// By the first page; none overlaps another.
+    /// By the first page; runs do not overlap.
     runs: BTreeMap<u64, Run>,
-    /// The first page of each run, by what it was.
+    /// The first page of each run, by its source.
     places: BTreeMap<Source, u64>,
 }
 
@@ -42,7 +42,7 @@ impl Run {
 }
 
 impl Owed {
-    /// Adds missing pages. Neither they nor their sources may be in it yet.
+    /// Adds missing pages. Neither the pages nor their sources may be in the table yet.
     pub fn insert(&mut self, page: u64, run: Run) {
         self.places.insert(run.source, page);
         self.runs.insert(page, run);
@@ -70,7 +70,7 @@ impl Owed {
         (into < run.pages).then(|| run.behind(into))
     }
 
-    /// The first missing pages whose sources are among these, and their place.
+    /// The first missing pages whose sources are in this range, and their place.
     pub fn from(&self, source: Source, pages: u64) -> Option<(u64, Run)> {
         let end = Source { page: source.page + pages, ..source };
         let before = self.places.range(..source).next_back().and_then(|(first, page)| {
@@ -108,7 +108,7 @@ impl Owed {
         self.take(page, pages);
     }
 
-    /// Moves missing pages from `from` to `to`, replacing those that were missing there.
+    /// Moves missing pages from `from` to `to`, replacing missing pages there.
     pub fn relocate(&mut self, from: u64, to: u64, pages: u64) {
         let moved = self.take(from, pages);
         self.take(to, pages);
@@ -129,7 +129,7 @@ impl Owed {
         taken
     }
 
-    /// Makes two of a run that goes on over the beginning of `page`.
+    /// Splits a run at the beginning of `page`.
     fn cut(&mut self, page: u64) {
         let Some((&start, &run)) = self.runs.range(..page).next_back() else { return };
         let before = page - start;
@@ -150,7 +150,7 @@ mod tests {
         Source { pid: PID, page }
     }
 
-    /// Each of these pages is missing where it was.
+    /// Missing pages that are at their original addresses.
     fn owed(runs: &[(u64, u64)]) -> Owed {
         let mut owed = Owed::default();
         for (page, pages) in runs {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_come_is_not_missing() {
+    fn arrived_pages_are_not_missing() {
         let mut owed = owed(&[(10, 10), (30, 5)]);
         owed.remove(12, 3);
         assert_eq!(runs(&owed), [(10, 2, 10), (15, 5, 15), (30, 5, 30)]);
@@ -177,17 +177,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_moved_is_missing_there() {
+    fn moved_pages_are_missing_at_their_new_place() {
         let mut owed = owed(&[(10, 10), (100, 10)]);
         owed.relocate(15, 102, 6);
         assert_eq!(runs(&owed), [(10, 5, 10), (100, 2, 100), (102, 5, 15), (108, 2, 108)]);
-        // Over itself, by one page.
+        // Overlapping itself, by one page.
         owed.relocate(102, 103, 5);
         assert_eq!(runs(&owed), [(10, 5, 10), (100, 2, 100), (103, 5, 15), (108, 2, 108)]);
     }
 
     #[test]
-    fn what_comes_from_the_source_finds_its_places() {
+    fn pages_from_the_source_are_found_by_their_source() {
         let mut owed = owed(&[(10, 10)]);
         owed.relocate(15, 50, 3);
         let mut found = Vec::new();
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_asked_for_once() {
+    fn each_page_is_requested_once() {
         let mut owed = owed(&[(10, 4)]);
         owed.ask(10, 1);
         owed.ask(12, 1);

@@ -13,18 +13,18 @@ use crate::memory::PAGE;
 /// How often to report progress.
 const TOLD: Duration = Duration::from_millis(100);
 
-/// So many questions are under way at most, of however many threads that wait: the connection takes those, and as many
-/// that a node before this one has not read, and what else is said.
+/// The limit of requests in flight, however many threads wait. The connection has room for these, for as many that an earlier node
+/// has not read, and for other messages.
 const UNDER_WAY: usize = 64;
 
 /// The pager's end of the connection to the node. [`Server::theirs`] is the node's end, which a restarted node takes from this process.
 pub struct Server {
     ours: OwnedFd,
-    /// Held, so that what is said meanwhile waits for whoever comes.
+    /// Held open, so that messages wait for the next node.
     _theirs: OwnedFd,
-    /// Somebody gives what is asked for.
+    /// Whether a node answers requests.
     is_served: bool,
-    /// Questions without an answer.
+    /// Requests without an answer.
     asked: Vec<Source>,
     fetched: Fetched,
     told: Option<Instant>,
@@ -95,7 +95,8 @@ impl Server {
         self.say(Message::Whole(self.fetched));
     }
 
-    /// Whether it is on its way. A node that reads nothing does not answer either; one that comes says so.
+    /// Sends a message, and returns whether it was sent. A node that does not read does not answer either; the next node announces
+    /// itself.
     fn say(&mut self, message: Message) -> bool {
         let said = self.is_served && seqpacket::send(self.ours.as_fd(), &message.encode(), &[]).is_ok();
         self.is_served = said;
@@ -112,9 +113,9 @@ mod tests {
 
     const PAGES: u64 = 1000;
 
-    /// As many threads wait as there are pages, and nobody reads what is asked, nor does the next node at first.
+    /// As many threads wait as there are pages, and no node reads the requests; nor does the next node at first.
     #[test]
-    fn no_more_is_asked_than_the_connection_takes() {
+    fn requests_do_not_exceed_the_room_of_the_connection() {
         let (ours, theirs) = seqpacket::pair().unwrap();
         let ours = UnixStream::from(ours);
         ours.set_nonblocking(true).unwrap();

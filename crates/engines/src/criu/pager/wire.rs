@@ -1,4 +1,4 @@
-//! The protocol between node and pager: packets with a header of 32 bytes, which pages follow where the header says so.
+//! The protocol between node and pager: packets with a header of 32 bytes. Pages follow the header of some messages.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use crate::memory::PAGE;
 /// The length of a header.
 const HEADER: usize = 32;
 
-/// The most pages in one message: a packet holds no more.
+/// The number of pages that one message can carry: a packet has no room for more.
 pub const MAX_PAGES: u64 = 15;
 
 /// A message. A message sent in the wrong direction is ignored.
@@ -19,27 +19,27 @@ pub enum Message {
     Owe {
         /// Its PID in the instance.
         pid: u32,
-        /// Where.
+        /// The address of the first page.
         address: u64,
-        /// How many.
+        /// The number of pages.
         pages: u64,
     },
-    /// To the pager: the instance's first process, of which a descriptor comes with this.
+    /// To the pager: the instance's first process. Its descriptor comes with the message.
     Root,
-    /// To the pager: from now on it gets what it asks for. What it has asked before is to be asked again.
+    /// To the pager: a node answers requests from now on. The pager must repeat unanswered requests.
     Serve,
-    /// To the pager: pages as they were at the source. They follow.
+    /// To the pager: pages with their contents at the source, which follow.
     Pages {
-        /// Whose, by its PID when it was stopped.
+        /// Their process, by its PID in the instance when it was stopped.
         pid: u32,
-        /// Where they were.
+        /// The address of the first page at that time.
         address: u64,
-        /// How many: at most [`MAX_PAGES`].
+        /// The number of pages, at most [`MAX_PAGES`].
         pages: u64,
     },
-    /// To the pager: it is written down that nothing is missing.
+    /// To the pager: the node has recorded durably that no page is missing.
     Dismiss,
-    /// To the node: these pages are wanted.
+    /// To the node: a request for pages.
     Want {
         /// As in `Pages`.
         pid: u32,
@@ -47,17 +47,17 @@ pub enum Message {
         address: u64,
         /// As in `Pages`.
         pages: u64,
-        /// Whether nobody waits for them yet.
+        /// Whether no thread waits for them yet (prefetch).
         ahead: bool,
     },
-    /// To the node: how far it is, in bytes.
+    /// To the node: the progress, in bytes.
     Progress(Fetched),
-    /// To the node: nothing is missing any more.
+    /// To the node: no page is missing any more.
     Whole(Fetched),
 }
 
 impl Message {
-    /// The header of the message; pages follow a [`Message::Pages`].
+    /// Encodes the header of the message; pages follow a [`Message::Pages`].
     #[must_use]
     pub fn encode(self) -> [u8; HEADER] {
         let (kind, numbers) = match self {
@@ -79,7 +79,7 @@ impl Message {
         header
     }
 
-    /// The message in `packet`, and its pages.
+    /// Parses `packet`: a message, and its pages.
     ///
     /// # Errors
     /// If it is not a message, or exceeds the limits.
@@ -110,7 +110,7 @@ impl Message {
         })
     }
 
-    /// How many bytes follow the header.
+    /// The number of bytes that follow the header.
     fn data(self) -> usize {
         match self {
             Self::Pages { pages, .. } => pages as usize * PAGE,
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_is_understood() {
+    fn messages_survive_encoding_and_decoding() {
         let (pid, address, pages) = (7, 0x7000, MAX_PAGES);
         let fetched = Fetched { demanded: 1, pushed: 2, left: 3 };
         for message in [
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_may_be_said_is_refused() {
+    fn messages_beyond_the_limits_are_refused() {
         let (pid, address) = (7, 0x7000);
         for message in [
             Message::Pages { pid, address, pages: MAX_PAGES + 1 },

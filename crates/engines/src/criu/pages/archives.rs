@@ -1,8 +1,8 @@
 //! The tmpfs mounts of containers, which CRIU dumps as archives made and unpacked by `tar`.
 //!
-//! Pre-copy rounds read what the archives would be while the instance runs, like its memory, so that most of their pages are at the
-//! destination when it stops. A file keeps its place in an archive as long as no file before it appears, disappears or changes its
-//! holes; otherwise everything behind it is sent again.
+//! While the instance runs, pre-copy rounds read the future contents of the archives, like its memory, so that most of their pages
+//! are at the destination when the instance stops. A file keeps its place in an archive as long as no file before it appears,
+//! disappears or changes its holes; otherwise everything behind it is sent again.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -20,7 +20,7 @@ use crate::linux::helper::end_with_the_node;
 use crate::linux::mountinfo::unescaped;
 use crate::memory::{MemorySink, Owner, PAGE};
 
-/// What CRIU has `tar` do to make one, but for compressing it: `criu/filesystems.c` of CRIU.
+/// The arguments with which CRIU lets `tar` make an archive, without compression: `criu/filesystems.c` of CRIU.
 const MAKE: [&str; 9] = [
     "--create",
     "--no-unquote",
@@ -33,25 +33,26 @@ const MAKE: [&str; 9] = [
     "--directory",
 ];
 
-/// The most bytes that are read at once.
+/// The number of bytes that are read at once.
 const PART: usize = 1 << 20;
 
-/// A file system with less in it is not looked at before the instance stands still.
+/// The smallest contents of a file system, in bytes, for which pre-copy is worthwhile; smaller ones are read when the instance is
+/// stopped.
 const LEAST: u64 = 1 << 20;
 
-/// The most archives of one instance.
+/// The limit of archives of one instance.
 const MOST: usize = 256;
 
-/// A file system in memory of a container that runs.
+/// A tmpfs mount of a running container.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FileSystem {
     owner: Owner,
     place: PathBuf,
-    /// Where CRIU finds `tar`, if not where this process does.
+    /// The search path for `tar` that CRIU uses, if it differs from this process's own.
     search_path: Option<OsString>,
 }
 
-/// Those of an instance whose first process is `first` that are worth a look.
+/// Those of an instance, whose first process is `first`, for which pre-copy is worthwhile.
 pub fn worth_a_look(own: &OwnRoot<'_>, first: i32) -> io::Result<Vec<FileSystem>> {
     let mut found: Vec<FileSystem> = Vec::new();
     for line in fs::read_to_string(format!("/proc/{first}/mountinfo"))?.lines() {
@@ -66,7 +67,7 @@ pub fn worth_a_look(own: &OwnRoot<'_>, first: i32) -> io::Result<Vec<FileSystem>
     Ok(found)
 }
 
-/// The file system in memory that a line of `mountinfo` mounts as a whole, and where.
+/// The tmpfs that a line of `mountinfo` mounts as a whole, and its mount point.
 fn in_memory(line: &str) -> Option<(Owner, PathBuf)> {
     let (mount, kind) = line.split_once(" - ")?;
     let mut fields = mount.split(' ').skip(2);
@@ -76,12 +77,12 @@ fn in_memory(line: &str) -> Option<(Owner, PathBuf)> {
 }
 
 impl FileSystem {
-    /// What is in it, in bytes.
+    /// The size of its contents, in bytes.
     pub fn bytes(&self) -> u64 {
         used(&self.place)
     }
 
-    /// Shows `sink` what its archive would be, as long as `goes_on` says so; `false` if it does not.
+    /// Gives `sink` the present contents of its archive, until `goes_on` returns false; returns `false` then.
     pub fn show(&self, sink: &dyn MemorySink, goes_on: &dyn Fn() -> bool) -> io::Result<bool> {
         let mut tar = Command::new("tar");
         tar.args(MAKE).arg(&self.place).arg(".");
@@ -97,7 +98,7 @@ impl FileSystem {
     }
 }
 
-/// Tells `sink` the archives of a dump.
+/// Gives `sink` the archives of a dump.
 pub fn tell(images: &Path, sink: &dyn MemorySink) -> io::Result<()> {
     for entry in fs::read_dir(images)? {
         let entry = entry?;
@@ -113,13 +114,13 @@ pub fn is_archive(image: &ImageFile) -> bool {
     archive(&image.name).is_some()
 }
 
-/// The archive that an image is, if it is one.
+/// The owner of the pages of an archive, from the name of its image file.
 fn archive(image: &str) -> Option<Owner> {
     let number = image.strip_prefix("tmpfs-dev-")?.strip_suffix(".tar.gz.img")?;
     number.parse().ok().map(Owner::Archive)
 }
 
-/// Shows all that comes, in whole pages.
+/// Gives the sink all data that arrives, in whole pages.
 fn show(
     owner: Owner,
     mut from: impl Read,
@@ -140,25 +141,25 @@ fn show(
     }
 }
 
-/// Archives in a directory of images, where they are to be unpacked from.
+/// The archives in a directory of images, from which CRIU unpacks them.
 pub struct Archives {
     directory: PathBuf,
     files: BTreeMap<u32, File>,
-    /// How long they are as of the present account, in bytes.
+    /// Their lengths in the present account, in bytes.
     lengths: BTreeMap<u32, u64>,
 }
 
 impl Archives {
-    /// None is in `directory` yet.
+    /// No archives yet; `directory` is empty.
     #[must_use]
     pub fn new(directory: &Path) -> Self {
         Self { directory: directory.to_owned(), files: BTreeMap::new(), lengths: BTreeMap::new() }
     }
 
-    /// Says that so many pages at `address` belong to an archive as it is at last.
+    /// Adds pages at `address` to an archive's layout in the present account.
     ///
     /// # Errors
-    /// If it cannot be so long, or there are too many archives.
+    /// If the archive would be too long, or there are too many archives.
     pub fn keep(&mut self, number: u32, address: u64, pages: u64) -> io::Result<()> {
         let end = pages.checked_mul(PAGE as u64).and_then(|length| address.checked_add(length));
         if self.lengths.len() == MOST && !self.lengths.contains_key(&number) {
@@ -177,10 +178,10 @@ impl Archives {
         self.file(number)?.write_all_at(pages, address)
     }
 
-    /// All has come: archives end where they were said to, and what was of others goes.
+    /// Completes the archives: truncates them to the lengths of the last account, and deletes those that it does not contain.
     ///
     /// # Errors
-    /// If one cannot be made so.
+    /// If one cannot be truncated or deleted.
     pub fn finish(mut self) -> io::Result<()> {
         for (number, length) in std::mem::take(&mut self.lengths) {
             self.file(number)?.set_len(length)?;
@@ -194,7 +195,7 @@ impl Archives {
             if self.files.len() == MOST {
                 return Err(unacceptable());
             }
-            // An earlier file may be somebody's still.
+            // An earlier file may be in use.
             let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(self.path(number))?;
             self.files.insert(number, file);
         }

@@ -1,4 +1,4 @@
-//! Memory that a fork does not copy: the child has zeros there (`MADV_WIPEONFORK`), or nothing (`MADV_DONTFORK`).
+//! Memory that a fork does not copy: the child has zeros there (`MADV_WIPEONFORK`), or no mapping (`MADV_DONTFORK`).
 //!
 //! The pager must not fill such pages in a child that the process forks in the meantime. A userfaultfd reports the fork, but not the advice.
 
@@ -19,7 +19,7 @@ impl NotCopied {
         for pid in tree {
             let number = u32::try_from(task::number_inside(*pid)?).map_err(|_| io::ErrorKind::InvalidData)?;
             match task::read(&format!("/proc/{pid}/smaps")) {
-                // It has ended, and was not waited for.
+                // It has ended, and was not reaped.
                 Err(error) if task::has_ended(&error) => {}
                 mappings => drop(found.insert(number, not_copied(&mappings?))),
             }
@@ -27,7 +27,7 @@ impl NotCopied {
         Ok(Self(found))
     }
 
-    /// Whether the page at `address` is in such memory, and the address up to which the answer holds.
+    /// Whether the page at `address` is in such memory, and the address up to which this answer holds.
     pub fn find(&self, pid: u32, address: u64) -> (bool, u64) {
         let ranges = self.0.get(&pid).map_or(&[][..], Vec::as_slice);
         match ranges.iter().find(|range| address < range.end) {
@@ -38,7 +38,7 @@ impl NotCopied {
     }
 }
 
-/// The mappings with one of the flags, by `/proc/PID/smaps`.
+/// The mappings with one of the flags, according to `/proc/PID/smaps`.
 fn not_copied(mappings: &str) -> Vec<Range<u64>> {
     let mut found = Vec::new();
     let mut present = None;
@@ -53,7 +53,7 @@ fn not_copied(mappings: &str) -> Vec<Range<u64>> {
     found
 }
 
-/// The range of addresses with which the lines about a mapping begin.
+/// The range of addresses at the beginning of the lines about a mapping.
 fn range(line: &str) -> Option<Range<u64>> {
     let (start, end) = line.split_whitespace().next()?.split_once('-')?;
     let number = |text| u64::from_str_radix(text, 16).ok();
@@ -65,8 +65,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_fork_does_not_copy_is_found() {
-        // SAFETY: new memory is asked for, and only that is advised about.
+    fn memory_that_a_fork_does_not_copy_is_found() {
+        // SAFETY: the calls make new memory, and advise on that memory only.
         let at = unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             let at = libc::mmap(std::ptr::null_mut(), 3 * 4096, libc::PROT_READ, flags, -1, 0);

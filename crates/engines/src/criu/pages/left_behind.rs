@@ -22,7 +22,7 @@ impl LeftBehind {
         for pid in task::tree(first.id().pid)? {
             let number = u32::try_from(task::number_inside(pid)?).map_err(|_| io::ErrorKind::InvalidData)?;
             match File::open(format!("/proc/{pid}/mem")) {
-                // It has ended, and was not waited for: it has no memory.
+                // It has ended, and was not reaped: it has no memory.
                 Err(error) if task::has_ended(&error) => {}
                 file => drop(memory.insert(number, file?)),
             }
@@ -39,7 +39,7 @@ impl LeftBehind {
     /// Reads memory of the process that has this PID in the instance.
     ///
     /// # Errors
-    /// If there is no such process, it has no memory there, or it has ended.
+    /// If the process does not exist, has no memory there, or has ended.
     pub fn read(&self, pid: u32, address: u64, into: &mut [u8]) -> io::Result<()> {
         let memory = self.memory.get(&pid).ok_or(io::ErrorKind::NotFound)?;
         memory.read_exact_at(into, address)

@@ -9,7 +9,7 @@ use super::memory_images::MemoryImages;
 use crate::lock::lock;
 use crate::memory::{MemorySink, Owner, PAGE};
 
-/// See the module.
+/// A sink that writes the memory as image files.
 pub struct Local(Mutex<MemoryImages>);
 
 impl Local {
@@ -24,7 +24,7 @@ impl Local {
 }
 
 impl MemorySink for Local {
-    /// The dump is made in an empty directory.
+    /// The directory of the dump is empty.
     fn begin(&self) -> io::Result<()> {
         let mut images = self.lock();
         *images = MemoryImages::new(&images.directory);

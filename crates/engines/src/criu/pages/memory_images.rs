@@ -1,19 +1,19 @@
-//! The pages of an instance's memory where they are to be restored from, as CRIU reads them.
+//! Writes the pages of an instance's memory as image files, from which CRIU restores.
 //!
-//! CRIU's images may have a *parent*: a directory with earlier ones, in which the pages are that have not changed since. So what
-//! came while the instance ran need not be copied again when it stands still. Here, each page has one place, which later
-//! accounts overwrite; what is new in an account is appended in a directory of its own:
+//! CRIU's images may have a *parent*: a directory with earlier images that contain the unchanged pages. So pages that arrived while
+//! the instance ran need not be copied again when it is stopped. Here, each page has one place, which later accounts overwrite.
+//! Pages that an account adds are appended in a directory of its own:
 //!
 //! ```text
-//! images/            pagemap-7.img  pages-1.img   what the last account, the dump, has that was not there before
+//! images/            pagemap-7.img  pages-1.img   pages that the last account, the dump, has added
 //!   ├ parent ──▶ round-2
-//!   ├ round-2/       pagemap-7.img  pages-1.img   what the second one had
+//!   ├ round-2/       pagemap-7.img  pages-1.img   pages that the second account has added
 //!   │  └ parent ──▶ ../round-1
 //!   └ round-1/       pagemap-7.img  pages-1.img
 //! ```
 //!
-//! A pagemap says of each run of pages whether it is in the file beside it, one behind the other, or in the parent, or has been left
-//! at the source. All of them are written at the end, since only then it is known which pages there are.
+//! A pagemap says for each run of pages whether it is in the file beside it, in the parent, or left at the source. Pages in the
+//! file are consecutive. All pagemaps are written at the end: only then the pages of the memory are known.
 
 mod slots;
 
@@ -32,10 +32,10 @@ use crate::memory::{Owner, PAGE};
 /// The link from images to their parent images.
 pub const PARENT: &str = "parent";
 
-/// The most directories: each account may need one.
+/// The limit of directories: each account may need one.
 const MAX_ROUNDS: u16 = 250;
 
-/// The most files that are held open.
+/// The limit of open files.
 const MAX_OPEN: usize = 256;
 
 /// The magic number of a pagemap.
@@ -49,12 +49,12 @@ const PRESENT: u64 = 4;
 /// The memory of an instance in a directory of images.
 pub struct MemoryImages {
     pub(super) directory: PathBuf,
-    /// The directory itself: who writes late does not write into another one that has its name by then.
+    /// The directory itself: a late writer must not write into another directory that has the name by then.
     held: Option<File>,
     owners: BTreeMap<Owner, Held>,
-    /// The last directory's number, from 1.
+    /// The number of the last directory, from 1.
     rounds: u16,
-    /// Whether that belongs to the present account.
+    /// Whether the last directory belongs to the present account.
     is_begun: bool,
     files: HashMap<(u16, u32), File>,
 }
@@ -64,9 +64,9 @@ struct Held {
     /// The number of its files.
     number: u32,
     slots: Slots,
-    /// What it consists of as of the present account, if that has said so: first pages and how many, in rising order.
+    /// Its layout in the present account, if it has one: first pages and numbers, in ascending order.
     layout: Option<Vec<(u64, u64)>>,
-    /// Which of that is not here, as it is now: first pages and how many, in rising order.
+    /// The part of the layout that is left at the source: first pages and numbers, in ascending order.
     left: Vec<(u64, u64)>,
 }
 
@@ -97,7 +97,7 @@ impl MemoryImages {
         self.held(owner).layout.get_or_insert_default();
     }
 
-    /// Says that these pages belong to the owner's memory. Their addresses rise.
+    /// Adds these pages to the owner's layout. Addresses ascend from call to call.
     ///
     /// # Errors
     /// If they do not.
@@ -105,10 +105,10 @@ impl MemoryImages {
         append(self.held(owner).layout.get_or_insert_default(), address, pages)
     }
 
-    /// Says that these pages of a process' memory are left at the source, whatever has come of them. Their addresses rise.
+    /// Marks these pages of a process as left at the source, even if they have arrived. Addresses ascend from call to call.
     ///
     /// # Errors
-    /// If they do not, or it is not a process.
+    /// If they do not, or the owner is not a process.
     pub fn leave(&mut self, owner: Owner, address: u64, pages: u64) -> io::Result<()> {
         match owner {
             Owner::Process(_) => append(&mut self.held(owner).left, address, pages),
@@ -119,7 +119,7 @@ impl MemoryImages {
     /// Writes whole pages to their place.
     ///
     /// # Errors
-    /// If they are not pages, there are too many directories, or they cannot be written.
+    /// If `pages` is not whole pages, there are too many directories, or the write fails.
     pub fn write(&mut self, owner: Owner, address: u64, mut pages: &[u8]) -> io::Result<()> {
         let mut page = page_at(address)?;
         if !pages.len().is_multiple_of(PAGE) || page.checked_add((pages.len() / PAGE) as u64).is_none() {
@@ -135,7 +135,7 @@ impl MemoryImages {
         Ok(())
     }
 
-    /// Where the page is written, and how many behind it are there as well.
+    /// The place of the page, and the number of following pages that are consecutive there.
     fn place(&mut self, owner: Owner, page: u64, count: u64) -> io::Result<(Place, u64)> {
         if let Some(found) = self.held(owner).slots.find(page, count) {
             return Ok(found);
@@ -186,7 +186,7 @@ impl MemoryImages {
         self.present().join(format!("round-{round}"))
     }
 
-    /// A way to the directory, whatever it is called by now.
+    /// A path to the directory, whatever its name is by now.
     fn present(&self) -> PathBuf {
         let held = self.held.as_ref();
         held.map_or_else(
@@ -195,13 +195,13 @@ impl MemoryImages {
         )
     }
 
-    /// Writes the pagemaps. All that belongs to the memory must have come.
+    /// Writes the pagemaps. All pages of the layouts must have arrived.
     ///
     /// # Errors
     /// If pages are missing, or the images cannot be written.
     pub fn finish(mut self) -> io::Result<()> {
         self.files.clear();
-        // What the last account has appended lies where CRIU looks first.
+        // Pages of the last account are in the directory that CRIU reads first.
         let top = if self.is_begun { self.rounds } else { self.rounds + 1 };
         for round in 1..=top {
             self.link_parent(round, top)?;
@@ -222,7 +222,7 @@ impl MemoryImages {
         }
     }
 
-    /// Writes the pagemap of `round` for an owner, and puts a file of pages beside it: CRIU wants one, of however many pages.
+    /// Writes the pagemap of `round` for an owner, and makes a file of pages beside it: CRIU requires one, even if it is empty.
     fn finish_owner(
         &self,
         owner: Owner,
@@ -248,7 +248,7 @@ impl MemoryImages {
     }
 }
 
-/// A run of pages in a pagemap: its first one, how many, and where they are.
+/// A run of pages in a pagemap: its first page, number and location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
     page: u64,
@@ -266,7 +266,7 @@ enum Whereabouts {
     LeftBehind,
 }
 
-/// Adds pages behind others, in rising order.
+/// Appends pages to a list of runs, in ascending order.
 fn append(runs: &mut Vec<(u64, u64)>, address: u64, pages: u64) -> io::Result<()> {
     let first = page_at(address)?;
     let end = first.checked_add(pages).ok_or_else(unacceptable)?;
@@ -301,12 +301,12 @@ fn write_pagemap(path: &Path, number: u32, runs: &[Run]) -> io::Result<()> {
     fs::write(path, image)
 }
 
-/// The PID in the instance of the process whose pagemap has this name.
+/// The PID in the instance of the process whose pagemap has this file name.
 pub fn process_of(name: &str) -> Option<u32> {
     name.strip_prefix("pagemap-")?.strip_suffix(".img")?.parse().ok()
 }
 
-/// The runs of pages that were left at the source, by a pagemap: the first one and how many. `None` if it is malformed.
+/// The runs of pages that a pagemap marks as left at the source: first pages and numbers. `None` if it is malformed.
 pub fn left_behind(pagemap: &[u8]) -> Option<Vec<(u64, u64)>> {
     let mut runs = Vec::new();
     for entry in entries(pagemap)?.into_iter().skip(1) {
@@ -330,7 +330,7 @@ fn pagemap_image(owner: Owner) -> String {
     match owner {
         Owner::Process(pid) => format!("pagemap-{pid}.img"),
         Owner::Shared(number) => format!("pagemap-shmem-{number}.img"),
-        // Nobody asks for it.
+        // This file does not exist: archives have no pagemap.
         Owner::Archive(number) => format!("pagemap-archive-{number}.img"),
     }
 }

@@ -1,10 +1,10 @@
-//! The pages of a dump, as CRIU sends them to its page server: `criu/page-xfer.c` of CRIU.
+//! Receives the pages of a dump, which CRIU sends to its page server: `criu/page-xfer.c` of CRIU.
 //!
 //! ```text
 //! CRIU                                 here
 //!  │ Open2{owner} ─────────────────────▶│
 //!  │◀──────────────── a byte: no parent │
-//!  │ AddF{owner, address, pages} ──────▶│   and the pages behind it, as often as it has some
+//!  │ AddF{owner, address, pages} ──────▶│   followed by the pages, any number of times
 //!  │ ForceClose ───────────────────────▶│
 //!  │◀────────── four bytes: all is well │
 //! ```
@@ -15,10 +15,10 @@ use std::os::unix::net::UnixStream;
 use crate::criu::pages::fork_advice::NotCopied;
 use crate::memory::{MemorySink, Owner, PAGE};
 
-/// The most bytes that are read at once.
+/// The number of bytes that are read at once.
 const PART: usize = 1 << 20;
 
-/// Commands, in the lower half of their number; flags of pages are in the upper one.
+/// Commands, in the lower half of their number; the upper half contains flags of pages.
 mod command {
     pub const OPEN2: u16 = 4;
     pub const ADD_F: u16 = 6;
@@ -26,7 +26,7 @@ mod command {
     pub const FORCE_CLOSE: u16 = 0x1024;
 }
 
-/// Flags of pages: they need not be there when their process is restored; they follow.
+/// Flag of pages that may arrive after their process is restored.
 const LAZY: u16 = 2;
 const PRESENT: u16 = 4;
 
@@ -44,12 +44,12 @@ pub fn serve(socket: UnixStream, sink: &dyn MemorySink, not_copied: &NotCopied) 
     server.refused.map_or(ended, |error| Err(Failure::Sink(error)))
 }
 
-/// Why not all pages were forwarded.
+/// The reason why not all pages were forwarded.
 #[derive(Debug)]
 pub enum Failure {
-    /// CRIU has ended, or is not understood.
+    /// CRIU has ended, or has sent an invalid message.
     Criu(io::Error),
-    /// The sink takes no more.
+    /// The sink accepts no more.
     Sink(io::Error),
 }
 
@@ -57,14 +57,14 @@ struct Server<'a> {
     socket: UnixStream,
     layout: Option<Layout>,
     sink: &'a dyn MemorySink,
-    /// The pages that must be present when their process is restored, whatever CRIU says.
+    /// The pages that must be present when their process is restored, even if CRIU marks them as lazy.
     not_copied: &'a NotCopied,
     /// The error of the sink.
     refused: Option<io::Error>,
     part: Vec<u8>,
 }
 
-/// How long the number of pages is in a header: it has grown with CRIU 4.2.
+/// The length of the number of pages in a header, which has grown with CRIU 4.2.
 #[derive(Clone, Copy)]
 enum Layout {
     Short,
@@ -80,7 +80,7 @@ struct Header {
 }
 
 impl Server<'_> {
-    /// Does what the next header says; `false` at the end.
+    /// Handles the next message; `false` at the end.
     fn step(&mut self) -> io::Result<bool> {
         let header = self.header()?;
         match header.command {
@@ -113,7 +113,7 @@ impl Server<'_> {
         Ok(())
     }
 
-    /// Passes on the first `length` bytes of the part, which can come later if they are `lazy`.
+    /// Forwards the first `length` bytes of the buffer; `lazy` pages may arrive later.
     fn pass(&mut self, owner: Owner, address: u64, length: usize, lazy: bool) {
         let mut done = 0;
         while done < length {
@@ -140,8 +140,8 @@ impl Server<'_> {
         let mut bytes = [0; 32];
         self.socket.read_exact(&mut bytes[..24])?;
         let number = |bytes: &[u8; 32], at| u64::from_le_bytes(*bytes[at..].first_chunk().unwrap_or(&[0; 8]));
-        // The first one opens an owner, and has neither pages nor an address. Where the short one has the owner, which is never
-        // zero, the long one has the address.
+        // The first message opens an owner, and has neither pages nor an address. The long header has the address where the short
+        // header has the owner, which is never zero.
         let is_short = number(&bytes, 16) != 0;
         let layout = *self.layout.get_or_insert(if is_short { Layout::Short } else { Layout::Long });
         let (pages, at) = match layout {
@@ -158,7 +158,7 @@ impl Server<'_> {
 }
 
 impl Header {
-    /// The type is in the lowest byte.
+    /// The owner, whose type is in the lowest byte.
     fn owner(&self) -> io::Result<Owner> {
         let number = self.owner >> 8;
         match self.owner & 0xff {
@@ -216,7 +216,7 @@ mod tests {
         }
     }
 
-    /// What a dump of a process with two pages at 0x7000 and of shared memory says, as both kinds of CRIU do.
+    /// The messages of both versions of CRIU for a dump of a process with two pages at 0x7000 and of shared memory.
     fn said(is_short: bool) -> Vec<Vec<u8>> {
         let header = |command: u32, pages: u64, address: u64, owner: u64| {
             let mut bytes = command.to_le_bytes().to_vec();
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn both_kinds_of_criu_are_understood() {
+    fn messages_of_both_versions_of_criu_are_parsed() {
         for is_short in [true, false] {
             let sink = Taken::default();
             served(said(is_short), &sink).unwrap();
@@ -280,14 +280,14 @@ mod tests {
     }
 
     #[test]
-    fn a_sink_that_is_full_is_told_of_when_criu_has_said_all() {
+    fn an_error_of_the_sink_is_returned_after_criu_has_sent_everything() {
         let sink = Taken { is_full: true, ..Taken::default() };
         let error = served(said(false), &sink).unwrap_err();
         assert!(matches!(error, Failure::Sink(error) if error.kind() == io::ErrorKind::StorageFull));
     }
 
     #[test]
-    fn what_is_cut_or_foreign_is_an_error() {
+    fn truncated_or_invalid_messages_are_errors() {
         let mut cut = said(false);
         cut.truncate(2);
         let error = served(cut, &Taken::default()).unwrap_err();

@@ -1,7 +1,7 @@
-//! Reads the memory of running processes, as a dump would find it now.
+//! Reads the memory of running processes as a dump would find it now.
 //!
-//! The result is an estimate of the dump, since memory changes while it is read. The dump has the last word, and sends the pages that
-//! are missing or outdated here.
+//! The result is an estimate of the dump, since memory changes while it is read. The dump is authoritative, and sends the pages
+//! that are missing or outdated here.
 
 use std::fs::File;
 use std::io;
@@ -13,14 +13,14 @@ use crate::memory::{MemorySink, Owner, PAGE};
 
 mod scan;
 
-/// The most bytes that are read at once.
+/// The number of bytes that are read at once.
 const PART: u64 = 1 << 20;
 
-/// The name of memory that the RDMA device shares with neighbours; when they let go, it is its process' own again.
+/// The name of memory that the RDMA device shares with neighbours; when they release it, the process owns it again.
 const BORROWED: &str = "/memfd:transhume-pages";
 
-/// Sends `sink` the memory of all processes below `root`, and the contents of these file systems, until `goes_on` returns false; returns
-/// `false` then.
+/// Gives `sink` the memory of all processes below `root`, and the contents of these file systems, until `goes_on` returns false;
+/// returns `false` then.
 pub fn show(
     root: i32,
     file_systems: &[FileSystem],
@@ -48,7 +48,7 @@ pub fn show(
     Ok(true)
 }
 
-/// Pages that are there one behind the other.
+/// Consecutive present pages.
 struct Run<'a> {
     memory: &'a File,
     mapping: &'a Mapping,
@@ -56,7 +56,7 @@ struct Run<'a> {
     end: u64,
 }
 
-/// A range of a process' addresses.
+/// A range of a process's addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Mapping {
     start: u64,
@@ -67,20 +67,20 @@ struct Mapping {
     kind: Kind,
 }
 
-/// Which pages of a mapping are dumped.
+/// The pages of a mapping that a dump contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Pages that do not belong to a file any more.
+    /// Pages that differ from a file's.
     Private,
-    /// All.
+    /// All pages.
     Shared,
 }
 
-/// Visits the pages of all processes of `tree` that are dumped, until `visit` says `false`.
+/// Visits the dumped pages of all processes of `tree`, until `visit` returns false.
 fn each_run(tree: &[i32], visit: &mut dyn FnMut(Run<'_>) -> io::Result<bool>) -> io::Result<bool> {
     for pid in tree {
         match each_run_of(*pid, visit) {
-            // What has ended has no memory.
+            // A process that has ended has no memory.
             Err(error) if task::has_ended(&error) => {}
             Ok(true) => {}
             other => return other,
@@ -106,7 +106,7 @@ fn each_run_of(pid: i32, visit: &mut dyn FnMut(Run<'_>) -> io::Result<bool>) -> 
 }
 
 impl Run<'_> {
-    /// Shows it to `sink`, by way of `part`, as long as `goes_on` says so; `false` if it does not.
+    /// Gives it to `sink`, through the buffer `part`, until `goes_on` returns false; returns `false` then.
     fn show(&self, sink: &dyn MemorySink, goes_on: &dyn Fn() -> bool, part: &mut [u8]) -> io::Result<bool> {
         let Self { memory, mapping, mut start, end } = *self;
         while start < end {
@@ -114,7 +114,7 @@ impl Run<'_> {
                 return Ok(false);
             }
             let part = &mut part[..(end - start).min(PART) as usize];
-            // What was unmapped meanwhile cannot be read.
+            // Memory that was unmapped meanwhile cannot be read.
             let read = memory.read_at(part, start).unwrap_or(0) / PAGE * PAGE;
             if read > 0 {
                 let address = mapping.address + (start - mapping.start);
@@ -126,7 +126,7 @@ impl Run<'_> {
     }
 }
 
-/// The mapping in a line of `/proc/PID/maps`, if its pages are dumped.
+/// The mapping in a line of `/proc/PID/maps`, if a dump contains its pages.
 fn mapping(line: &str, process: Owner) -> Option<Mapping> {
     let mut fields = line.splitn(6, ' ');
     let (start, end) = fields.next()?.split_once('-')?;

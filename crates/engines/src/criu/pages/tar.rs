@@ -13,9 +13,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Each word but that goes on to the `tar` behind this one, with `$attributes`, and to make an archive with `$exact` as well; a `*` in
-/// those is for `tar`. From a pipe `tar` does not tell a compressed archive, from a file it does. Names are bytes, whatever a host's
-/// language is.
+/// Passes each argument except the compression to the next `tar` in the path, with `$attributes`, and with `$exact` to make an
+/// archive. A `*` in these is for `tar`. `tar` recognizes a compressed archive in a file, but not in a pipe. Names are bytes,
+/// whatever the host's locale is.
 const TAR: &str = r#"
 set -f
 for word; do
@@ -32,15 +32,15 @@ export LC_ALL=C
 exec tar "$@"
 "#;
 
-/// Has GNU tar keep times to the nanosecond, and nothing that is different when the same files are packed again: numbers of processes
-/// in the names of headers, and when files were read.
+/// Lets GNU tar keep times to the nanosecond, and omit everything that differs when the same files are packed again: PIDs in the
+/// names of headers, and access times.
 const EXACT: &str =
     "--format=posix --sparse-version=0.0 --pax-option=exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime";
 
-/// Has GNU tar keep what else than rights a file has: attributes, with capabilities, and ACLs.
+/// Lets GNU tar keep extended attributes, including capabilities, and ACLs.
 pub const ATTRIBUTES: [&str; 3] = ["--xattrs", "--xattrs-include=*", "--acls"];
 
-/// Writes that `tar` into `directory`, and returns a `$PATH` where it comes first.
+/// Writes this `tar` into `directory`, and returns a `$PATH` with the directory at its beginning.
 pub fn provide(directory: &Path) -> io::Result<OsString> {
     private::directory(directory)?;
     let (tar, next) = (directory.join("tar"), directory.join("tar.next"));
@@ -53,7 +53,7 @@ pub fn provide(directory: &Path) -> io::Result<OsString> {
     env::join_paths(all).map_err(io::Error::other)
 }
 
-/// Whether the system's `tar` is GNU's.
+/// Whether the system's `tar` is GNU tar.
 fn is_gnu() -> bool {
     let said = Command::new("tar").arg("--version").stdin(Stdio::null()).output();
     said.is_ok_and(|said| said.stdout.starts_with(b"tar (GNU tar)"))

@@ -13,34 +13,34 @@ use crate::criu::rpc::Request;
 pub(super) const UNDO: Duration = Duration::from_secs(5);
 
 impl Criu {
-    /// Makes CRIU undo its work, and waits until it has ended.
+    /// Lets CRIU undo its work, and waits until it has ended.
     pub fn undo(&mut self) {
         if self.harmless {
             self.kill_group();
         }
-        // SAFETY: no memory is passed; a closed other end is no matter.
+        // SAFETY: no memory is passed. A closed other end is no problem.
         unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_RDWR) };
         self.take_no_pages();
         self.end_within(UNDO);
     }
 
-    /// Whoever fails says good-bye to who takes the pages, and would wait for an answer for ever if nobody does.
+    /// Refuses pages. A failing CRIU sends a last message to the receiver of the pages, and would wait for an answer for ever.
     pub(super) fn take_no_pages(&self) {
         let _closed = self.pages.as_ref().map(|pages| pages.shutdown(Shutdown::Write));
     }
 
-    /// Kills CRIU, and what it has forked, which would wait for it for ever.
+    /// Kills CRIU and its children, which would wait for it for ever.
     fn kill_group(&self) {
         if !self.waited_for {
-            // SAFETY: no memory is passed. The group is CRIU's own, whose number is taken until it is waited for.
+            // SAFETY: no memory is passed. The group is CRIU's own, and its number is taken until CRIU is reaped.
             unsafe { libc::kill(-self.id.pid, libc::SIGKILL) };
         }
     }
 
-    /// Waits for the end of what is our child in the killed group.
+    /// Reaps the children of this process in the killed group.
     fn reap_group(&self) {
         let end = Instant::now() + UNDO;
-        // SAFETY: a null status asks for none. The group's number is taken as long as anybody is in it.
+        // SAFETY: a null status is permitted. The group's number is taken as long as the group has a member.
         while unsafe { libc::waitpid(-self.id.pid, std::ptr::null_mut(), libc::WNOHANG) } != -1 {
             if Instant::now() > end {
                 break;
@@ -49,14 +49,14 @@ impl Criu {
         }
     }
 
-    /// Whether CRIU has ended. It is not waited for, and its number stays taken.
+    /// Whether CRIU has ended. It is not reaped, and its PID stays taken.
     pub(super) fn has_ended(&self) -> bool {
         // SAFETY: all-zero is a valid siginfo_t.
         let mut info: libc::siginfo_t = unsafe { mem::zeroed() };
         let look = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
         // SAFETY: `info` is live and writable.
         let result = unsafe { libc::waitid(libc::P_PID, self.id.pid.unsigned_abs(), &raw mut info, look) };
-        // SAFETY: the kernel has filled in the process that has ended, or 0.
+        // SAFETY: the kernel has set the PID of the ended process, or 0.
         result == -1 || unsafe { info.si_pid() } != 0
     }
 
@@ -71,7 +71,7 @@ impl Criu {
         true
     }
 
-    /// Waits for CRIU's end; kills it if it takes too long, and its guard if that does.
+    /// Waits for CRIU's end. Kills CRIU if it takes too long, and its guard likewise.
     pub(super) fn end_within(&mut self, time: Duration) {
         if self.waited_for {
             return;
@@ -87,7 +87,7 @@ impl Criu {
         }
         let restores = matches!(self.request, Request::Restore { .. });
         if restores {
-            // The root of a tree is in CRIU's group until it has a session of its own, and waits for it for ever.
+            // The root of a tree is in CRIU's group until it has a session of its own, and would wait for CRIU for ever.
             self.kill_group();
         }
         self.waited_for |= !matches!(self.child.try_wait(), Ok(None));

@@ -7,18 +7,18 @@ use std::os::fd::AsFd;
 use crate::criu::rpc::Request;
 use crate::linux::mounts;
 
-/// What CRIU sees of file systems, which is what the instance sees that it dumps or restores.
+/// The mount namespace of CRIU: that of the instance which CRIU dumps or restores.
 pub enum View {
-    /// What the node sees.
+    /// The node's own.
     OfTheNode,
-    /// What the instance sees, in its mount namespace.
+    /// The instance's own.
     OfTheInstance(File),
-    /// What an instance sees that is yet to come.
+    /// A new one, for an instance that will be restored.
     New,
 }
 
 impl View {
-    /// That for a request, for an instance that may have file systems of its own.
+    /// The view for a request, for an instance that may have file systems of its own.
     pub fn of(request: Request, has_own_root: bool) -> io::Result<Self> {
         match request {
             _ if has_own_root => Ok(Self::OfTheNode),
@@ -27,7 +27,7 @@ impl View {
         }
     }
 
-    /// Lets a forked process see it. It makes system calls only.
+    /// Moves a forked process into it. Makes system calls only.
     pub fn enter(&self) -> io::Result<()> {
         match self {
             Self::OfTheNode => Ok(()),

@@ -14,7 +14,7 @@ use crate::process::network::link::{CARRIER, index_of};
 use crate::process::network::netlink;
 use engine_api::wiring::{DEVICE, Wiring};
 
-/// The host's bridge of this name.
+/// The host's bridge, by its name.
 #[derive(Debug)]
 pub struct Bridge(pub String);
 
@@ -59,7 +59,7 @@ impl Bridge {
     }
 }
 
-/// The MAC of the host's end. A bridge without a MAC of its own takes its ports' lowest one: never this.
+/// The MAC of the host's end. A bridge without a MAC of its own adopts the lowest one of its ports: this one is never the lowest.
 fn host_mac(network: &Network) -> [u8; 6] {
     let [_, rest @ ..] = network.mac;
     let mut mac = [0xfe; 6];
@@ -73,13 +73,13 @@ fn host_end(network: &Network) -> String {
     format!("th{a:02x}{b:02x}{c:02x}{d:02x}")
 }
 
-/// The host must not take part where the bridge does not: off it, the kernel would answer ARP requests of the instance's
-/// for the host's own addresses. Where that cannot be set the host's answers go astray.
+/// Stops the host from answering at its own end. While that end is off the bridge, the kernel would answer the instance's ARP
+/// requests for the host's own addresses. If this cannot be set, the host's answers go to the wrong port.
 fn without_answers(near: &str) {
     let _read_only = fs::write(format!("/proc/sys/net/ipv4/conf/{near}/arp_ignore"), "8");
 }
 
-/// Waits until the bridge's port `index` forwards: the bridge enables it when it sees its carrier.
+/// Waits until the bridge's port `index` forwards. The bridge enables the port when it sees the carrier.
 fn forward(index: u32) -> io::Result<()> {
     let end = Instant::now() + CARRIER;
     loop {

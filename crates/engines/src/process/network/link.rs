@@ -1,6 +1,6 @@
-//! An instance's link: `eth0` in its namespace, and what that is plugged into.
+//! An instance's link: `eth0` in its namespace, and its wiring.
 //!
-//! A link that is cut, as [`Wiring`] has it, leaves `eth0` with its carrier and its routes, unlike one that is down.
+//! A cut link (see [`Wiring`]) keeps the carrier and the routes of `eth0`; a link that is down would not.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -20,40 +20,41 @@ use crate::lock::lock;
 use crate::process::network::netlink;
 use engine_api::wiring::{DEVICE, Wiring};
 
-/// Of `lo`, in each namespace.
+/// The index of `lo` in each namespace.
 const LOOPBACK_INDEX: u32 = 1;
 
 /// The kernel's default of `tcp_retries2`.
 const RETRIES: &str = "15";
-/// Where TCP has something to send and is refused, it tries again each half second, and would give the connection up after eight. That is
-/// too early for a move that is rolled back later, or whose node was killed: with the most that the kernel takes it is two minutes.
+/// If the kernel refuses packets of TCP, TCP retries each half second, and gives the connection up after eight retries. That is too
+/// early for a move that is rolled back later, or whose node was killed. The greatest value that the kernel accepts allows two
+/// minutes.
 const RETRIES_HELD_BACK: &str = "255";
-/// After so long connections may have tried so often that the usual limit would end them at once. The higher one stays then until the
-/// instance is held back again: peers that are gone are given up later.
+/// After this time, connections may have used so many retries that the usual limit would end them at once. The higher limit then
+/// stays until packets are held back the next time; until then, connections to peers that are gone end later.
 const LONG: Duration = Duration::from_secs(5);
 
-/// How long the kernel may take to see a carrier. It may put that off by a second, and by more while many links come and go.
+/// How long the kernel may take to see a carrier. It may delay that by a second, and longer while many links come and go.
 pub(super) const CARRIER: Duration = Duration::from_secs(10);
 
 /// An existing link.
 pub struct Link {
     network: Network,
-    /// What it is plugged into.
+    /// The wiring of the host's end.
     wiring: Arc<dyn Wiring>,
     /// A packet socket in the instance's namespace.
     announcer: OwnedFd,
-    /// A netlink socket there.
+    /// A netlink socket in that namespace.
     routing: OwnedFd,
-    /// `eth0`'s index there.
+    /// The index of `eth0` in that namespace.
     inside: u32,
-    /// How often TCP asks there for room before it gives a connection up: `tcp_retries2`, if it may be changed.
+    /// The number of retries before TCP gives a connection up: `tcp_retries2`, if it may be changed.
     retries: Option<File>,
-    /// Since when the kernel sends nothing, if that is known.
+    /// The time since when the kernel holds packets back, if that is known.
     held_since: Mutex<Option<Instant>>,
 }
 
 impl Link {
-    /// Makes the link, cut. It replaces one left by a crash.
+    /// Makes the link, cut. It replaces a link that a crash has left.
     pub fn create(
         namespace: BorrowedFd<'_>,
         spec: &InstanceSpec,
@@ -90,17 +91,17 @@ impl Link {
         self.wiring.delete(&self.network)
     }
 
-    /// Cuts the link, and has the kernel hold back packets that connections inside send. Only for stopped processes: running ones would
-    /// get errors.
+    /// Cuts the link, and lets the kernel hold back packets that connections inside send. Only for stopped processes: running ones
+    /// would get errors.
     pub fn cut(&self) -> io::Result<()> {
-        // What was sent before this is not lost, and not waited for in vain.
+        // Packets sent before this are not lost, and no peer waits for them in vain.
         self.hold_back()?;
         self.wiring.cut(&self.network)
     }
 
-    /// Has the kernel hold back packets inside the instance too while the ends of connections are dumped or
-    /// restored one after the other. Data that reached a dumped end must not be acknowledged to an end that is not dumped yet, which
-    /// would drop it; and an end that is not restored yet would refuse packets of a restored one.
+    /// Lets the kernel hold back packets inside the instance too while both ends of connections are dumped or restored one after
+    /// the other. A dumped end must not acknowledge data for an end that is not dumped yet: that end would drop the data. An end
+    /// that is not restored yet would refuse packets of a restored one.
     pub fn hold_back(&self) -> io::Result<()> {
         self.held_since().get_or_insert_with(Instant::now);
         self.ask_for_room(RETRIES_HELD_BACK)?;
@@ -132,7 +133,8 @@ impl Link {
     pub fn mend(&self) -> io::Result<()> {
         self.let_through()?;
         if self.wiring.keeps_frames() {
-            // They are answered as soon as they come: to neighbours that are asked for anew, and not forgotten then.
+            // The kept frames are delivered at once, and the instance answers them. The neighbours that it requests for these answers
+            // must not be forgotten again, so this comes first.
             self.forget_neighbours()?;
             self.wiring.mend(&self.network)?;
         } else {
@@ -142,15 +144,15 @@ impl Link {
         self.announce()
     }
 
-    /// Neighbours that were asked for while the link was cut would be asked for again after a second only.
-    /// The kernel forgets them when the need for that changes.
+    /// The kernel repeats a request for a neighbour, sent while the link was cut, only after a second. It forgets neighbours when
+    /// the need for ARP changes.
     fn forget_neighbours(&self) -> io::Result<()> {
         let flags = flags_of(self.announcer.as_fd())?;
         set_flags(self.announcer.as_fd(), flags | libc::IFF_NOARP)?;
         set_flags(self.announcer.as_fd(), flags & !libc::IFF_NOARP)
     }
 
-    /// Before the carrier is seen, the kernel drops what is sent.
+    /// Until the kernel sees the carrier, it drops packets that are sent.
     fn wait_for_carrier(&self) -> io::Result<()> {
         let end = Instant::now() + CARRIER;
         while flags_of(self.announcer.as_fd())? & libc::IFF_RUNNING == 0 {
@@ -162,7 +164,7 @@ impl Link {
         Ok(())
     }
 
-    /// A gratuitous ARP request: bridges learn the port, neighbours keep their entry.
+    /// Sends a gratuitous ARP request: bridges learn the port, neighbours keep their entry.
     fn announce(&self) -> io::Result<()> {
         let frame = arp_announcement(self.network.mac, self.network.address);
         // SAFETY: all-zero is a valid sockaddr_ll.
@@ -186,13 +188,13 @@ impl Link {
     }
 }
 
-/// An unused link must not speak with the moving MAC, as duplicate address detection would.
-/// Kernels without IPv6 have nothing to switch off.
+/// Switches IPv6 off: an unused link must not send frames with the moving MAC, as duplicate address detection would. Kernels
+/// without IPv6 have nothing to switch off.
 fn without_ipv6() {
     let _absent = fs::write(format!("/proc/sys/net/ipv6/conf/{DEVICE}/disable_ipv6"), "1");
 }
 
-/// CRIU carries no multipath TCP, which programs in Go have where they can. They take plain TCP then.
+/// Switches multipath TCP off, which CRIU does not carry. Go programs use it where they can, and use plain TCP without it.
 fn without_multipath() {
     let _absent = fs::write("/proc/sys/net/mptcp/enabled", "0");
 }
@@ -205,7 +207,7 @@ fn set_flags(socket: BorrowedFd<'_>, flags: libc::c_int) -> io::Result<()> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// A request about the inner end.
+/// A request about the instance's end.
 fn request() -> libc::ifreq {
     // SAFETY: all-zero is a valid ifreq.
     let mut request: libc::ifreq = unsafe { mem::zeroed() };
@@ -233,7 +235,7 @@ fn arp_announcement(mac: [u8; 6], address: Ipv4Addr) -> Vec<u8> {
     [&[0xff; 6][..], &mac, &ARP, &ETHERNET_IPV4_REQUEST, &mac, &ip, &[0; 6], &ip].concat()
 }
 
-/// A socket that only sends.
+/// Returns a packet socket that only sends.
 fn packet_socket() -> io::Result<OwnedFd> {
     // SAFETY: no memory is passed.
     let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };

@@ -1,7 +1,6 @@
-//! Just enough rtnetlink: a veth pair, a link's state and its address, and whether it sends.
+//! A minimal rtnetlink client: a veth pair, a link's state and address, and whether it sends.
 //!
-//! The link is cut and mended in the blackout of a move, where starting `ip` would take longer than
-//! the work.
+//! The engine cuts and mends the link in the blackout of a move. Starting `ip` for that would take longer than the work itself.
 
 use std::io;
 use std::mem;
@@ -24,10 +23,10 @@ const IFLA_BRPORT_STATE: u16 = 1;
 const BR_STATE_FORWARDING: u8 = 3;
 const TCA_KIND: u16 = 1;
 const TCA_OPTIONS: u16 = 2;
-/// `struct tc_fifo_qopt`: the most packets that wait.
+/// `struct tc_fifo_qopt`: the queue's limit of packets.
 const NO_ROOM: [u8; 4] = [0; 4];
 
-/// A veth pair to be made.
+/// The properties of a new veth pair.
 pub struct Veth<'a> {
     /// The end in the calling thread's namespace.
     pub near: &'a str,
@@ -60,7 +59,7 @@ pub fn add_veth(veth: &Veth<'_>) -> io::Result<()> {
     request(libc::RTM_NEWLINK, (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16, &link.0)
 }
 
-/// Sets the link `name` of the calling thread's namespace up.
+/// Brings the link `name` of the calling thread's namespace up.
 pub fn set_up(name: &str) -> io::Result<()> {
     let up = libc::IFF_UP as u32;
     let mut link = Attributes(link_header(0, up, up).to_vec());
@@ -68,7 +67,7 @@ pub fn set_up(name: &str) -> io::Result<()> {
     request(libc::RTM_NEWLINK, 0, &link.0)
 }
 
-/// Gives the link `name` of the calling thread's namespace its MAC and its MTU in bytes, and sets it up.
+/// Sets the MAC and the MTU (in bytes) of the link `name` of the calling thread's namespace, and brings it up.
 pub fn configure(name: &str, mac: [u8; 6], mtu: u32) -> io::Result<()> {
     let up = libc::IFF_UP as u32;
     let mut link = Attributes(link_header(0, up, up).to_vec());
@@ -78,7 +77,7 @@ pub fn configure(name: &str, mac: [u8; 6], mtu: u32) -> io::Result<()> {
     request(libc::RTM_NEWLINK, 0, &link.0)
 }
 
-/// Makes the link `name` a port of the bridge with this index, or of none.
+/// Makes the link `name` a port of the bridge with this index, or of no bridge.
 pub fn set_bridge(name: &str, bridge: Option<u32>) -> io::Result<()> {
     let mut link = Attributes(link_header(0, 0, 0).to_vec());
     link.text(IFLA_IFNAME, name);
@@ -146,8 +145,8 @@ impl Attributes {
     }
 }
 
-/// Has the kernel refuse all packets sent through the link with this index in the socket's namespace. TCP notices this, and keeps its
-/// unsent data.
+/// Lets the kernel refuse all packets through the link with this index in the socket's namespace. TCP notices the refusal, and
+/// keeps its unsent data.
 pub fn refuse(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     let mut queue = Attributes(root_queue(index).to_vec());
     queue.text(TCA_KIND, "pfifo");
@@ -155,16 +154,16 @@ pub fn refuse(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     request_on(socket, libc::RTM_NEWQDISC, (libc::NLM_F_CREATE | libc::NLM_F_REPLACE) as u16, &queue.0)
 }
 
-/// Has the kernel send through that link again.
+/// Lets the kernel send through that link again.
 pub fn accept(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     match request_on(socket, libc::RTM_DELQDISC, 0, &root_queue(index)) {
-        // It was not refusing.
+        // The link was not refusing.
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
         other => other,
     }
 }
 
-/// `struct tcmsg` of the queue through which a link sends.
+/// `struct tcmsg` of a link's root queue.
 fn root_queue(index: u32) -> [u8; 20] {
     const TC_H_ROOT: u32 = u32::MAX;
     let mut header = [0; 20];

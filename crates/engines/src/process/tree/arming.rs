@@ -1,4 +1,4 @@
-//! Starts CRIU before the blackout, up to the point where it would touch the tree or needs its images.
+//! Starts CRIU before the blackout, up to the point at which it would touch the tree or needs its images.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -18,8 +18,8 @@ use crate::process::site::{Config, Site};
 const ARMED: Duration = Duration::from_secs(10);
 
 impl Tree {
-    /// Chooses another directory for the images if they do not fit where they were to be, with so many bytes of what the instance
-    /// has: it was chosen before that had anything.
+    /// Chooses another directory for the images if `bytes` do not fit into the present one, which was chosen when the instance had
+    /// no memory yet.
     pub fn place_images(&mut self, directories: &[PathBuf], bytes: u64) -> Result<()> {
         if self.is_armed() || images::fit(&self.record.images, bytes)? {
             return Ok(());
@@ -28,8 +28,7 @@ impl Tree {
         images::delete(&std::mem::replace(&mut self.record.images, place))
     }
 
-    /// Starts CRIU for what comes next, up to the point where it would touch the instance or needs
-    /// its images.
+    /// Starts CRIU for the next step, up to the point at which it would touch the instance or needs its images.
     pub fn arm(&mut self, config: &Config, site: &Site, records: &Records) -> Result<()> {
         let criu = match self.record.state {
             State::Running => self.arm_dump(config)?,
@@ -71,7 +70,7 @@ impl Tree {
         records.save(&self.record)
     }
 
-    /// CRIU tries out the loopback, on which a try before this may have held everything back.
+    /// Starts a CRIU that will restore. CRIU tests the loopback, on which an earlier attempt may have held packets back.
     pub(super) fn launch_restore(&mut self, config: &Config, images: &Path) -> Result<Criu> {
         self.link.let_through().doing(|| "letting held packets through".into())?;
         self.root.end_trial();

@@ -9,12 +9,11 @@ use crate::instance::InstanceSpec;
 use crate::linux::orphans;
 use crate::process::network::link::Link;
 
-/// How long a stopped tree is kept waiting for the peers of connections that it has closed: they may acknowledge an end after
-/// 0.2 s.
+/// How long a stopped tree waits for the peers of connections that it has closed: a peer may delay an acknowledgement by 0.2 s.
 const ACKNOWLEDGED: Duration = Duration::from_millis(250);
 
-/// Cuts the link of the stopped tree below `first`, which nothing pins then: at once, before anybody connects to it. What it
-/// has closed and not sent yet goes through an open link.
+/// Cuts the link of the stopped tree below `first`, and makes sure that it has no blockers then. It cuts at once, before a peer
+/// connects. For unsent data of closed connections, it mends the link for a moment.
 pub fn cut(link: &Link, spec: &InstanceSpec, own: Option<OwnRoot<'_>>, first: i32) -> Result<()> {
     let InstanceSpec { name, network, .. } = spec;
     let stopped = check::Subject { first, network, own };

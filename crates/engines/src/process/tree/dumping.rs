@@ -17,11 +17,11 @@ use crate::memory::MemorySink;
 use crate::process::record::Records;
 use crate::stopwatch::Stopwatch;
 
-/// How long it takes at most until what was lost is sent again, once, on a network that is not slow.
+/// The time in which TCP retransmits a lost segment once, at most, on a network that is not slow.
 const SENT_AGAIN: Duration = Duration::from_millis(500);
 
 impl Tree {
-    /// Has the armed CRIU stop and dump the tree, with its link cut, and its pages told to `memory`. What fails is undone.
+    /// Lets the armed CRIU stop and dump the tree, with its link cut, and gives its pages to `memory`. Undoes a failed attempt.
     pub fn freeze(
         &mut self,
         memory: &dyn MemorySink,
@@ -38,15 +38,15 @@ impl Tree {
         clock.lap("end of CRIU");
         match (&dumped, self.first()) {
             (Err(_), Ok(_)) => self.run_on(records)?,
-            // It ended by itself, or with the guard of its CRIU.
+            // The instance ended by itself, or with the guard of its CRIU.
             (Err(_), Err(_)) => self.record.state = State::Ended,
             (Ok(()), _) => {}
         }
         dumped
     }
 
-    /// Waits until what the last attempt has lost of the connections that the running tree has closed is sent again: it
-    /// would pin at the next attempt too.
+    /// Waits for retransmission of segments that the last attempt has lost on connections that the running tree has closed. They
+    /// would be a blocker at the next attempt too.
     pub fn settle(&self) -> Result<()> {
         let first = self.first()?.id().pid;
         let sent = orphans::have_sent_all(first, SENT_AGAIN, || false);
@@ -93,8 +93,8 @@ impl Tree {
         let stopped = StoppedTree { name, images, tree: &tree, has_own_root };
         let mut fixups = Fixups::all();
         fixups.save(&stopped)?;
-        // On disk before CRIU lets go: a node that starts again must not take the tree for one that
-        // runs. Should CRIU not hear the answer, the tree runs on, and that is seen.
+        // On disk before CRIU releases the tree: a restarted node must not mistake the tree for a running one. If CRIU misses the
+        // answer, the tree runs on, and the engine notices that.
         self.record.state = State::Stopped;
         records.save(&self.record)?;
         criu.answer(true)?;

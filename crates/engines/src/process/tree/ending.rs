@@ -11,13 +11,13 @@ use crate::error::{Doing, Result};
 const KILLED: Duration = Duration::from_secs(10);
 
 impl Tree {
-    /// Deletes the images of an instance that runs, soon.
+    /// Deletes the images of a running instance, in the background.
     pub fn drop_images(&self) -> Result<()> {
         images::put_aside(&self.record.images)?;
         images::unstage(&self.record.images)
     }
 
-    /// Kills what is held, and keeps the images for another try.
+    /// Kills the held tree, and keeps the images for another attempt.
     pub fn drop_held(&mut self) {
         self.criu = None;
         self.kill();
@@ -27,7 +27,7 @@ impl Tree {
         self.record.state = State::Prepared;
     }
 
-    /// Kills the instance: with its first process the kernel kills all others.
+    /// Kills the instance: when its first process dies, the kernel kills all others.
     fn kill(&mut self) {
         if let Some(first) = self.first.take() {
             let _gone = first.signal(libc::SIGKILL);

@@ -1,4 +1,4 @@
-//! Inspects a tree that runs.
+//! Inspects a running tree.
 
 use super::Tree;
 use crate::criu::check;
@@ -7,13 +7,13 @@ use crate::error::{Doing, Result};
 use crate::memory::MemorySink;
 
 impl Tree {
-    /// What a look for what pins it goes by.
+    /// Returns the subject of a check for blockers.
     pub fn subject(&self) -> Result<check::Subject<'_>> {
         let first = self.first()?.id().pid;
         Ok(check::Subject { first, network: &self.record.spec.network, own: self.root.own() })
     }
 
-    /// Its first process, and what is in memory beside that of processes, if `memory` takes it.
+    /// Returns its first process, and the file systems in memory if `memory` accepts their archives.
     pub fn to_look_at(&self, memory: &dyn MemorySink) -> Result<(i32, Vec<FileSystem>)> {
         let first = self.first()?.id().pid;
         let own = self.root.own().filter(|_| memory.takes_archives());

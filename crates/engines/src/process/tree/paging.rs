@@ -9,7 +9,7 @@ use crate::process::record::Records;
 use crate::process::site::Config;
 
 impl Tree {
-    /// Starts a pager for whom CRIU restores from `images`, if that is to be incomplete.
+    /// Starts a pager for the tree that CRIU restores from `images`, if these lack a part of the memory.
     pub(super) fn start_pager(&mut self, config: &Config, images: &Path) -> Result<()> {
         self.end_pager();
         if self.record.lazily {
@@ -21,7 +21,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Tells the pager what is not among the images.
+    /// Tells the pager which pages the images lack.
     pub(super) fn brief_pager(&self) -> Result<()> {
         let told = self.pager.iter().try_for_each(|pager| pager.owe(&self.record.images));
         told.doing(|| {
@@ -40,7 +40,7 @@ impl Tree {
         }
     }
 
-    /// Refuses what cannot be done without all memory.
+    /// Refuses a call that needs all of the memory.
     pub fn must_be_whole(&self) -> Result<()> {
         if self.pager.is_none() {
             return Ok(());
@@ -49,7 +49,7 @@ impl Tree {
         Err(Error::unusable(what, "wait until it has been fetched"))
     }
 
-    /// Nothing of its memory is missing any more.
+    /// Records that no page is missing any more.
     pub fn be_whole(&mut self, records: &Records) -> Result<()> {
         self.record.pager = None;
         records.save(&self.record)?;

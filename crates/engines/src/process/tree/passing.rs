@@ -14,7 +14,8 @@ use crate::engine::Watch;
 use crate::error::{Doing, Error, Result};
 use crate::memory::MemorySink;
 
-/// Lets CRIU go on until the tree is dumped, and tells `memory` the pages meanwhile, and then the archives in `images`, if it takes them.
+/// Lets CRIU continue until the tree is dumped. Gives `memory` the pages meanwhile, and then the archives in `images`, if it
+/// accepts them.
 pub fn pass_pages(
     criu: &mut Criu,
     images: &Path,
@@ -30,7 +31,7 @@ pub fn pass_pages(
         let serving = scope.spawn(|| page_server::serve(pages, memory, not_copied));
         let dumped = criu.answer(true).and_then(|()| criu.run_to(Some("post-dump"), watch, end));
         if dumped.is_err() {
-            // Whoever has CRIU's end open still.
+            // Ends the stream even if another process holds CRIU's end open.
             let _closed = near.shutdown(Shutdown::Both);
         }
         (dumped, serving.join().unwrap_or_else(|_| Err(Failure::Criu(io::ErrorKind::Other.into()))))

@@ -13,7 +13,7 @@ use crate::process::network::link::Link;
 use crate::process::record::Record;
 use crate::process::site::Site;
 
-/// See the module.
+/// The resources of an instance that exist before its first process.
 pub struct Place {
     /// The network namespace.
     pub namespace: OwnedFd,
@@ -24,7 +24,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Makes them, with the link cut. The root file system is yet to be made.
+    /// Makes the namespace and the link, which is cut. The root file system is made later.
     pub fn make(spec: &InstanceSpec, site: &Site) -> Result<Self> {
         let root = site.root(spec)?;
         let namespace = netns::create().doing(|| "making a network namespace".into())?;
@@ -34,7 +34,7 @@ impl Place {
         Ok(Self { namespace, link, root })
     }
 
-    /// Those of an instance whose first process has them.
+    /// Finds those of an instance by its first process.
     pub fn find(task: &Task, record: &Record, site: &Site) -> Result<Self> {
         let spec = &record.spec;
         let path = format!("/proc/{}/ns/net", task.id().pid);

@@ -16,11 +16,11 @@ use crate::process::site::Site;
 const KILLED: Duration = Duration::from_secs(10);
 /// How long a CRIU without its node may take to undo its work.
 const ORPHANED: Duration = Duration::from_secs(5);
-/// How long a process may wait for a processor that is to stop: as long as many others are busy.
+/// How long a stopping process may wait for a processor: as long as many others are busy.
 const COMES_TO_A_STOP: Duration = Duration::from_secs(2);
 
 impl Tree {
-    /// Takes an instance up again from its record, once its CRIU is gone.
+    /// Recovers an instance from its record, once its CRIU is gone.
     pub fn recover(mut record: Record, records: &Records, site: &Site) -> Result<Self> {
         outlive(record.criu.take());
         let first = record.first.take().and_then(Task::open);
@@ -43,18 +43,18 @@ impl Tree {
         let mut live = Self { record, namespace, link, root, first, criu: None, turn: None, pager };
         match state {
             State::Prepared => live.drop_held(),
-            // Nobody decided to stop it: a crash in the middle of a dump did.
+            // The engine had not decided to stop it: a crash in the middle of a dump left it stopped.
             State::Running => live.run_on(records)?,
             State::Ended => live.end_pager(),
             _ => {}
         }
-        // Of the older record the same would become again.
+        // The older record leads to the same result.
         let _older = records.save(&live.record);
         Ok(live)
     }
 }
 
-/// Waits for a CRIU whose node died to undo its work, or kills it.
+/// Waits until a CRIU whose node has died undoes its work, or kills it.
 fn outlive(criu: Option<TaskId>) {
     if let Some(orphan) = criu.and_then(Task::open)
         && !orphan.ended_within(ORPHANED)
@@ -64,8 +64,8 @@ fn outlive(criu: Option<TaskId>) {
     }
 }
 
-/// The first process of an instance that may have a pager, and that. If the pager has ended, what is missing will never come, and
-/// the instance has been ended with it, or is now.
+/// Returns the first process of an instance, and its pager if it has one. If the pager has ended, the missing memory never arrives:
+/// the instance has ended with the pager, or this ends it.
 fn with_pager(first: Option<Task>, pager: Option<PagerId>) -> (Option<Task>, Option<Pager>) {
     let Some(id) = pager else { return (first, None) };
     match (first, Pager::adopt(id)) {
@@ -78,8 +78,8 @@ fn with_pager(first: Option<Task>, pager: Option<PagerId>) -> (Option<Task>, Opt
     }
 }
 
-/// Whether a process that CRIU may have left stopped is. One that is to stop executes nothing more, but is seen to stand still only when
-/// it has had a processor once more.
+/// Whether a process that CRIU may have left stopped is stopped. A stopping process executes nothing more, but appears as stopped
+/// only after it has had a processor once more.
 fn comes_to_a_stop(pid: i32) -> bool {
     let end = Instant::now() + COMES_TO_A_STOP;
     loop {

@@ -12,18 +12,16 @@ use crate::process::site::Site;
 use crate::stopwatch::Stopwatch;
 
 impl Tree {
-    /// Lets the held tree go, with its link, and returns its first process. If that cannot be noted before, the tree
-    /// stays held.
+    /// Releases the held tree with its link, and returns its first process. If this cannot be recorded before, the tree stays held.
     ///
-    /// Up to CRIU's hook `pre-resume` the link is cut and nobody listens for the tree, so one that does
-    /// not get there is killed, and its images are kept for another try: in another namespace, since what
-    /// its connections had to say when they were closed still waits in this one. At that hook each thread has
-    /// what it goes on with, and would go on if CRIU died. From there on nothing is tried again: the tree
-    /// runs, or it is lost.
+    /// Up to CRIU's hook `pre-resume`, the link is cut and the node does not listen for the tree. A tree that fails before this
+    /// hook is killed, and its images are kept for another attempt. That attempt gets another namespace, because packets of its
+    /// closed connections still wait in this one. At the hook, CRIU has set up each thread, and the tree would run even if CRIU
+    /// died. From there on nothing is repeated: the tree runs, or it is lost.
     pub fn release(&mut self, site: &Site, records: &Records, watch: &Watch<'_>) -> Result<Running> {
         let mut clock = Stopwatch::start(watch);
         let running = Record { state: State::Running, ..self.record.clone() };
-        // Once the tree is complete there may be no more room.
+        // When the tree is complete, there may be no room any more.
         let running = records.stage(&running)?;
         records.save(&Record { releasing: true, ..self.record.clone() })?;
         let complete = self.complete().and_then(|()| self.link.mend().doing(|| "mending the link".into()));
@@ -31,13 +29,13 @@ impl Tree {
             self.drop_held();
             Place { namespace: self.namespace, link: self.link, root: self.root } =
                 Place::make(&self.record.spec, site)?;
-            // Whoever finds the older record sees that its first process is gone.
+            // A reader of the older record finds that its first process is gone.
             let _older = records.save(&self.record);
             return Err(error);
         }
         clock.lap("complete");
         self.record.state = State::Running;
-        // The older record says that it may run.
+        // The older record says that the tree may run.
         let _older = running.commit();
         let let_go = self.let_go();
         clock.lap("resume");
@@ -48,7 +46,7 @@ impl Tree {
         }
     }
 
-    /// Has CRIU make the held tree complete, up to its last hook.
+    /// Lets CRIU complete the held tree, up to its last hook.
     fn complete(&mut self) -> Result<()> {
         let name = &self.record.spec.name;
         let criu = self.criu.as_mut().ok_or_else(|| Error::Unknown(name.clone()))?;
@@ -59,7 +57,7 @@ impl Tree {
     }
 
     fn let_go(&mut self) -> Result<()> {
-        // They left repair mode while the link was cut.
+        // The sockets left repair mode while the link was cut.
         let probed = self.tree().map(|tree| repair_mode::probe(&tree));
         let Some(mut criu) = self.criu.take() else { return Ok(()) };
         criu.answer(true)?;

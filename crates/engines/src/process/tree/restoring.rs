@@ -16,7 +16,7 @@ use crate::report::Shortage;
 use crate::stopwatch::Stopwatch;
 
 impl Tree {
-    /// Has CRIU restore the tree and hold it before its last step. What fails is undone.
+    /// Lets CRIU restore the tree and hold it before its last step. Undoes a failed attempt.
     pub fn restore(
         &mut self,
         config: &Config,
@@ -32,7 +32,7 @@ impl Tree {
         let pager = self.pager.as_ref().map(Pager::task).transpose();
         let pager = pager.doing(|| format!("watching the pager of `{}`", self.record.spec.name))?;
         let is_paged = || pager.as_ref().is_none_or(|pager| !pager.ended_within(Duration::ZERO));
-        // CRIU waits for whoever was killed.
+        // CRIU waits for killed processes.
         let kills = self.root.kills();
         let is_short = || kills.as_ref().is_some_and(|any| any());
         let is_over = || (watch.cancelled)() || !is_paged() || is_short();
@@ -52,14 +52,15 @@ impl Tree {
         restored.map(|()| clock.stop())
     }
 
-    /// CRIU knows only that somebody was killed, or not even that.
+    /// Replaces CRIU's error if the kernel has killed processes for lack of memory: CRIU reports only that a process was killed, or
+    /// not even that.
     fn or_shortage(&self, error: Error, before: Shortage) -> Error {
         let may_be = matches!(error, Error::Criu { .. } | Error::Cancelled | Error::TimedOut { .. });
         let shortage = if may_be { self.root.out_of_memory(before) } else { None };
         shortage.unwrap_or(error)
     }
 
-    /// The armed CRIU, if there is one, with the images.
+    /// Returns the armed CRIU, if there is one, with the images.
     fn begin_restore(&mut self, config: &Config, watch: &Watch<'_>) -> Result<Criu> {
         let images = self.record.images.clone();
         self.root.unpack_written(&images, watch)?;
@@ -88,7 +89,7 @@ impl Tree {
         self.link.hold_back().doing(|| "holding packets back".into())?;
         criu.answer(true)?;
         criu.run_to(Some("setup-namespaces"), watch, end)?;
-        // On disk before it is more than an empty process: whoever comes after a crash ends it.
+        // On disk before the tree is more than an empty process: after a crash, the recovery ends it.
         self.first = criu.root().and_then(|pid| TaskId::of(pid).ok()).and_then(Task::open);
         self.record.first = self.first.as_ref().map(Task::id);
         records.save(&self.record)?;

@@ -10,7 +10,7 @@ use crate::linux::task::{Task, TaskId};
 use crate::process::record::Records;
 
 impl Tree {
-    /// Lets a stopped tree run again here, except for what was paused before, with its link.
+    /// Lets a stopped tree run again on this host with its link, except for processes that were stopped before the dump.
     pub fn run_on(&mut self, records: &Records) -> Result<()> {
         self.link.mend().doing(|| "mending the link".into())?;
         if self.first().is_ok() {
@@ -20,14 +20,14 @@ impl Tree {
             wake(&tree, &self.record.paused);
         }
         self.record.state = State::Running;
-        // That there is no room for a record holds nothing up: whoever finds an older one sees that the tree runs.
+        // A missing record does not delay the instance: a reader of an older one sees that the tree runs.
         let _older = records.save(&self.record);
         Ok(())
     }
 }
 
-/// Children before their parents: a shell that waits for stopped children shall see none. Also those
-/// that do not look stopped: a CRIU that was killed may have told them to stop a moment ago.
+/// Wakes children before their parents: a shell that waits for stopped children must not see any. Also wakes processes that do not
+/// appear stopped: a killed CRIU may have told them to stop a moment ago.
 fn wake(tree: &[i32], paused: &[i32]) {
     for &pid in tree.iter().rev().filter(|pid| !paused.contains(pid)) {
         if let Some(task) = TaskId::of(pid).ok().and_then(Task::open) {

@@ -36,7 +36,7 @@ impl Tree {
         Ok(Self { record, namespace, link, root, first: None, criu: None, turn: None, pager: None })
     }
 
-    /// Makes the root file system, unless it is made.
+    /// Makes the root file system, unless it exists.
     pub fn make_root(&mut self, site: &Site) -> Result<()> {
         if !self.root.is_made() {
             let made = site.make_root(&self.record.spec, self.namespace.as_fd())?;
@@ -46,7 +46,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Starts the command, and returns the first process' number. A short command may have ended by now.
+    /// Starts the command, and returns the first process's PID. A short command may have ended by now.
     pub fn start(&mut self, init: &[OsString], descriptors: ResourceLimit) -> Result<i32> {
         let (name, network) = (&self.record.spec.name, self.namespace.as_fd());
         let program = self.record.spec.program().ok_or_else(|| Error::Unknown(name.clone()))?;
@@ -56,7 +56,7 @@ impl Tree {
         Ok(pid)
     }
 
-    /// Brings up the link of an instance that was just started. A short command may have ended by now.
+    /// Brings up the link of an instance that has just started. A short command may have ended by now.
     pub fn begin(&mut self, records: &Records) -> Result<()> {
         self.link.mend().doing(|| "mending the link".into())?;
         self.record.state = State::Running;

@@ -72,7 +72,7 @@ fn an_early_timer_is_put_off() {
 }
 
 #[test]
-fn a_timer_of_a_thread_signals_that() {
+fn a_timer_of_a_thread_signals_that_thread() {
     let image = image(&[(POSIX_TIMERS, timer(Some((5, 32, Some(17))), 0))]);
     assert_eq!(over_in(&image).unwrap()[0].receiver, Receiver::Thread(17));
 }
@@ -89,7 +89,7 @@ fn a_timer_of_the_first_thread_gets_its_number() {
 }
 
 #[test]
-fn an_interval_timer_explains_what_no_other_does() {
+fn an_interval_timer_explains_a_signal_only_if_no_other_timer_does() {
     let of = |id| (POSIX_TIMERS, timer(Some((id, libc::SIGALRM, None)), 0));
     let alarms_of = |timers: &[_]| over_in(&image(timers)).unwrap();
     let (alone, both) = (alarms_of(&[(1, timer(None, 0))]), alarms_of(&[(1, timer(None, 0)), of(0)]));
@@ -98,7 +98,7 @@ fn an_interval_timer_explains_what_no_other_does() {
     assert_eq!(one_for_each_signal(alarms_of(&[of(0), of(1)])), None);
 }
 
-/// Which of the timers 0 to 2 are late, of which `noted` and `queued` have signals there.
+/// The late ones of timers 0 to 2, if `noted` and `queued` contain the signals of these timers.
 fn late(signal: libc::c_int, noted: &[u64], queued: &[u64]) -> Option<Vec<u64>> {
     late_for(1, signal, noted, queued)
 }
@@ -120,7 +120,7 @@ fn late_for(threads: usize, signal: libc::c_int, noted: &[u64], queued: &[u64]) 
 }
 
 #[test]
-fn what_is_queued_and_not_noted_is_late() {
+fn a_queued_signal_that_is_not_recorded_is_late() {
     let signal = libc::SIGRTMIN();
     assert_eq!(late(signal, &[0], &[0, 2]), Some(vec![2]));
     assert_eq!(late(signal, &[0, 1], &[0, 1]), Some(vec![]));
@@ -128,7 +128,7 @@ fn what_is_queued_and_not_noted_is_late() {
 }
 
 #[test]
-fn what_was_taken_on_the_way_is_what_is_left_over() {
+fn a_taken_signal_belongs_to_the_remaining_timer() {
     let signal = libc::SIGUSR1;
     assert_eq!(late(signal, &[], &[0, 2]), Some(vec![0, 2, 1]));
     assert_eq!(late(signal, &[0], &[2]), Some(vec![2]));
@@ -136,7 +136,7 @@ fn what_was_taken_on_the_way_is_what_is_left_over() {
 }
 
 #[test]
-fn each_thread_may_have_taken_one() {
+fn each_thread_may_have_taken_one_signal() {
     let signal = libc::SIGUSR1;
     assert_eq!(late_for(2, signal, &[0], &[2]), None);
     assert_eq!(late_for(2, signal, &[0, 1], &[2]), Some(vec![1, 2]));
@@ -144,7 +144,7 @@ fn each_thread_may_have_taken_one() {
 }
 
 #[test]
-fn of_one_signal_that_is_not_real_time_the_kernel_takes_one_back() {
+fn the_kernel_restores_one_signal_of_a_number_below_the_real_time_ones() {
     assert_eq!(late(libc::SIGUSR1, &[1, 0], &[0]), Some(vec![0]));
 }
 

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::criu::pages::tar::provide;
 
-/// Puts what it is told where archives are to be.
+/// A sink that writes into archives.
 struct There(Mutex<Archives>);
 
 impl MemorySink for There {
@@ -34,7 +34,7 @@ impl MemorySink for There {
 }
 
 #[test]
-fn archives_come_in_pages_and_end_where_they_ended() {
+fn archives_arrive_in_pages_and_keep_their_length() {
     let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let image = "tmpfs-dev-7.tar.gz.img";
     let mut archives = Archives::new(to.path());
@@ -51,7 +51,7 @@ fn archives_come_in_pages_and_end_where_they_ended() {
 }
 
 #[test]
-fn no_source_has_more_archives_than_any_instance_or_longer_ones_than_can_be() {
+fn too_many_or_too_long_archives_are_refused() {
     let to = tempfile::tempdir().unwrap();
     let mut archives = Archives::new(to.path());
     for number in 0..MOST as u32 {
@@ -63,7 +63,7 @@ fn no_source_has_more_archives_than_any_instance_or_longer_ones_than_can_be() {
 }
 
 #[test]
-fn what_is_in_memory_is_told_by_its_mount() {
+fn tmpfs_mounts_are_recognized_in_mountinfo() {
     let line =
         |root: &str, kind: &str| format!("36 35 0:98 {root} /dev/sh\\040m rw shared:1 - {kind} shm rw");
     let found = (Owner::Archive(98), PathBuf::from("/dev/sh m"));
@@ -75,7 +75,7 @@ fn what_is_in_memory_is_told_by_its_mount() {
 
 fn tar(path: &OsString, words: &[&str], archive: &Path, is_made: bool) {
     let mut tar = Command::new("sh");
-    // As CRIU calls it: by its name.
+    // CRIU calls it by its name.
     tar.args(["-c", "exec tar \"$@\"", "sh"]).args(words).env("PATH", path);
     if is_made {
         tar.stdout(File::create(archive).unwrap());
@@ -86,7 +86,7 @@ fn tar(path: &OsString, words: &[&str], archive: &Path, is_made: bool) {
 }
 
 #[test]
-fn archives_are_made_as_they_are_and_unpacked_also_if_they_are_compressed() {
+fn archives_are_made_uncompressed_and_unpacked_even_if_compressed() {
     let folder = tempfile::tempdir().unwrap();
     let place = |name: &str| folder.path().join(name);
     let (from, to, archive) = (place("a file's folder"), place("to"), place("archive"));
@@ -105,7 +105,7 @@ fn archives_are_made_as_they_are_and_unpacked_also_if_they_are_compressed() {
     }
 }
 
-/// Takes one archive.
+/// A sink for one archive.
 #[derive(Default)]
 struct Shown(Mutex<Vec<u8>>);
 
@@ -128,9 +128,9 @@ impl MemorySink for Shown {
     }
 }
 
-/// As long as nothing changes there.
+/// Holds as long as the file system does not change.
 #[test]
-fn what_is_shown_is_what_the_archive_will_be_with_all_of_the_times() {
+fn the_present_contents_equal_the_later_archive_with_all_times() {
     let folder = tempfile::tempdir().unwrap();
     let place = |name: &str| folder.path().join(name);
     let (from, to, archive) = (place("from"), place("to"), place("archive"));
@@ -140,7 +140,7 @@ fn what_is_shown_is_what_the_archive_will_be_with_all_of_the_times() {
             .to_owned();
     let time = UNIX_EPOCH + Duration::new(1_700_000_000, 123_456_789);
     let file = File::create(from.join(&name)).unwrap();
-    // With a hole, of which there is a note.
+    // With a hole, which the archive records.
     file.write_all_at(b"words", 1 << 20).and_then(|()| file.set_modified(time)).unwrap();
     let search_path = provide(&place("tools")).unwrap();
     let file_system =
@@ -157,7 +157,7 @@ fn what_is_shown_is_what_the_archive_will_be_with_all_of_the_times() {
     assert_eq!(fs::metadata(to.join(name)).unwrap().modified().unwrap(), time);
 }
 
-/// `user::rw-,user:1000:rw-,group::---,mask::rw-,other::---`, as the kernel has it.
+/// `user::rw-,user:1000:rw-,group::---,mask::rw-,other::---`, in the kernel's format.
 const ACL: [u8; 44] = [
     2, 0, 0, 0, // version
     0x01, 0, 6, 0, 0xff, 0xff, 0xff, 0xff, // user
@@ -166,13 +166,13 @@ const ACL: [u8; 44] = [
     0x10, 0, 6, 0, 0xff, 0xff, 0xff, 0xff, // mask
     0x20, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, // other
 ];
-/// `cap_net_bind_service=ep`, as the kernel has it.
+/// `cap_net_bind_service=ep`, in the kernel's format.
 const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 const KEPT: [(&str, &[u8]); 3] =
     [("user.note", b"words"), ("security.capability", &CAPABILITY), ("system.posix_acl_access", &ACL)];
 
-/// A folder whose file system keeps all of that, with a file `from/file` that has it.
+/// A folder on a file system that keeps all of these, with a file `from/file` that has them.
 fn folder_with_attributes() -> TempDir {
     let places = [env::temp_dir(), "/dev/shm".into(), "/var/tmp".into(), env::current_dir().unwrap()];
     let made = |place: &PathBuf| {

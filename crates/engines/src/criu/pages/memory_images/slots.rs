@@ -1,4 +1,4 @@
-//! Where the pages of one owner are stored.
+//! The places of one owner's pages.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ struct Slot {
 #[derive(Debug, Default)]
 pub struct Slots {
     slots: BTreeMap<u64, Slot>,
-    /// For each directory how many pages were appended, and the page behind the last one.
+    /// For each directory, the number of appended pages, and the page behind the last one.
     appended: BTreeMap<u16, (u64, u64)>,
 }
 
@@ -41,7 +41,7 @@ impl Slots {
         self.appended.get(&round).is_none_or(|(_, end)| page >= *end)
     }
 
-    /// Appends the page, which must not be stored yet, and those of the `count` pages after it that are not stored either.
+    /// Appends `page`, which must not be stored yet, and those of the `count` pages from there that are not stored either.
     pub fn append(&mut self, round: u16, page: u64, count: u64) -> (Place, u64) {
         let next = self.slots.range(page..).next().map(|(start, _)| start - page);
         let count = next.map_or(count, |free| free.min(count));
@@ -55,7 +55,7 @@ impl Slots {
         (place, count)
     }
 
-    /// How many pages were appended in `round`.
+    /// The number of pages appended in `round`.
     pub fn appended(&self, round: u16) -> u64 {
         self.appended.get(&round).map_or(0, |(count, _)| *count)
     }
@@ -68,8 +68,8 @@ impl Slots {
         runs
     }
 
-    /// The pages of `layout`, of which those of `left` are not here, and those of `round` are all that came in it; `None` if they are
-    /// not, or one of the others has not come.
+    /// The runs of `layout` for the pagemap of `round`, with the pages of `left` marked as left at the source. `None` if a page
+    /// that was appended in `round` is not in the layout, or if another page of it has not arrived.
     pub fn of_layout(&self, layout: &[(u64, u64)], left: &[(u64, u64)], round: u16) -> Option<Vec<Run>> {
         let (mut runs, mut here, mut left) = (Vec::new(), 0, left.iter().copied().peekable());
         for &(mut page, count) in layout {
@@ -107,7 +107,7 @@ impl Slot {
     }
 }
 
-/// Adds pages to runs in rising order.
+/// Appends pages to runs, in ascending order.
 fn add(runs: &mut Vec<Run>, page: u64, count: u64, at: Whereabouts) {
     match runs.last_mut() {
         Some(last) if last.at == at && last.page + last.count == page => last.count += count,

@@ -18,7 +18,7 @@ fn put(images: &mut MemoryImages, first: u64, bytes: &[u8]) {
     images.write(PROCESS, at(first), &pages).unwrap();
 }
 
-/// The memory as CRIU reads it: each page with the byte it is full of.
+/// The memory as CRIU reads it: each page with the byte that fills it.
 fn restored(directory: &Path, owner: Owner) -> Vec<(u64, u8)> {
     let mut read = Vec::new();
     for (page, count, flags, offset) in entries(directory, owner) {
@@ -47,7 +47,7 @@ fn byte_of(directory: &Path, owner: Owner, page: u64, flags: u64, index: u64) ->
     byte_of(&parent, owner, page, flags, offset + page - start)
 }
 
-/// First page, number, flags, and where in the file beside it, of each run.
+/// First page, number, flags, and index in the file beside it, of each run.
 fn entries(directory: &Path, owner: Owner) -> Vec<(u64, u64, u64, u64)> {
     let image = fs::read(directory.join(pagemap_image(owner))).unwrap();
     let mut rest = &image[protobuf::MAGIC..];
@@ -70,7 +70,7 @@ fn entries(directory: &Path, owner: Owner) -> Vec<(u64, u64, u64, u64)> {
 }
 
 #[test]
-fn one_account_is_as_criu_writes_it() {
+fn one_account_equals_images_of_criu() {
     let directory = tempfile::tempdir().unwrap();
     let local = Local::new(directory.path());
     for _ in 0..2 {
@@ -86,20 +86,20 @@ fn one_account_is_as_criu_writes_it() {
 }
 
 #[test]
-fn what_came_before_is_found_in_parents() {
+fn earlier_pages_are_found_in_parents() {
     let directory = tempfile::tempdir().unwrap();
     let mut images = MemoryImages::new(directory.path());
     images.begin();
     put(&mut images, 10, &[1, 2, 3, 4]);
     images.begin();
-    // Before, within, and behind what is there.
+    // Before, within and behind the stored pages.
     put(&mut images, 8, &[5, 6, 7]);
     put(&mut images, 13, &[8, 9]);
     images.begin();
     images.open(PROCESS);
     put(&mut images, 11, &[10]);
     put(&mut images, 20, &[11]);
-    // 9 has gone since.
+    // Page 9 is not in the layout any more.
     for (first, count) in [(8, 1), (10, 5), (20, 1)] {
         images.keep(PROCESS, at(first), count).unwrap();
     }
@@ -109,7 +109,7 @@ fn what_came_before_is_found_in_parents() {
 }
 
 #[test]
-fn a_dump_that_is_begun_anew_has_what_the_last_one_says() {
+fn a_repeated_dump_has_the_pages_of_its_last_account() {
     let directory = tempfile::tempdir().unwrap();
     let mut images = MemoryImages::new(directory.path());
     for (round, byte) in [(1, 1), (2, 2), (3, 3)] {
@@ -126,7 +126,7 @@ fn a_dump_that_is_begun_anew_has_what_the_last_one_says() {
 }
 
 #[test]
-fn an_owner_without_pages_has_a_pagemap_and_one_that_is_gone_has_none() {
+fn an_owner_without_pages_has_a_pagemap_and_a_removed_one_has_none() {
     let directory = tempfile::tempdir().unwrap();
     let mut images = MemoryImages::new(directory.path());
     put(&mut images, 1, &[1]);
@@ -139,7 +139,7 @@ fn an_owner_without_pages_has_a_pagemap_and_one_that_is_gone_has_none() {
 }
 
 #[test]
-fn what_is_left_behind_is_said_whatever_has_come_of_it() {
+fn pages_left_behind_are_marked_even_if_they_have_arrived() {
     let directory = tempfile::tempdir().unwrap();
     let mut images = MemoryImages::new(directory.path());
     put(&mut images, 1, &[1, 2, 3]);
@@ -163,7 +163,7 @@ fn what_is_left_behind_is_said_whatever_has_come_of_it() {
 }
 
 #[test]
-fn what_is_not_acceptable_is_refused() {
+fn invalid_pages_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let mut images = MemoryImages::new(directory.path());
     assert!(images.write(PROCESS, 1, &page(1)).is_err());
@@ -176,7 +176,7 @@ fn what_is_not_acceptable_is_refused() {
 }
 
 #[test]
-fn however_accounts_go_the_last_word_is_restored() {
+fn random_accounts_restore_the_last_one() {
     for seed in 0..200 {
         let mut random = fastrand::Rng::with_seed(seed);
         let directory = tempfile::tempdir().unwrap();

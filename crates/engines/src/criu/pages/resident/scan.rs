@@ -9,11 +9,11 @@ use std::os::unix::fs::FileExt;
 use super::Kind;
 use crate::memory::PAGE;
 
-/// Without `PAGEMAP_SCAN` each page is asked for, there or not: what is larger than this many bytes is mostly not there, and would
-/// take longer than to dump it.
+/// Without `PAGEMAP_SCAN`, the kernel returns an entry for each page, present or not. A mapping larger than this many bytes is
+/// mostly absent, and the scan would take longer than the dump.
 const MAX_ASKED: u64 = 16 << 30;
 
-/// The most runs that the kernel returns at once.
+/// The number of runs that the kernel returns at once.
 const RUNS: usize = 512;
 
 /// Bits of categories for `PAGEMAP_SCAN`: `linux/fs.h`.
@@ -54,7 +54,7 @@ struct Region {
 /// `PAGEMAP_SCAN`: `_IOWR('f', 16, struct pm_scan_arg)`.
 const PAGEMAP_SCAN: libc::c_ulong = 0xc060_6610;
 
-/// The runs of pages from `start` to `end` that a dump takes, by `/proc/PID/pagemap`.
+/// The runs of pages from `start` to `end` that a dump contains, according to `/proc/PID/pagemap`.
 pub fn present(pagemap: &File, start: u64, end: u64, kind: Kind) -> io::Result<Vec<(u64, u64)>> {
     match scan(pagemap, start, end, kind) {
         // Before Linux 6.7.
@@ -97,7 +97,7 @@ fn scan(pagemap: &File, mut start: u64, end: u64, kind: Kind) -> io::Result<Vec<
     Ok(runs)
 }
 
-/// By asking for each page.
+/// Reads the entry of each page.
 fn ask(pagemap: &File, start: u64, end: u64, kind: Kind) -> io::Result<Vec<(u64, u64)>> {
     const ENTRY: u64 = 8;
     const THERE: u64 = 1 << 63 | 1 << 62;
@@ -137,9 +137,9 @@ fn add(runs: &mut Vec<(u64, u64)>, start: u64, end: u64) {
 mod tests {
     use super::*;
 
-    /// A mapping of eight pages of which 1, 2 and 5 are written, and 7 is only read.
+    /// A mapping of eight pages: 1, 2 and 5 are written, and 7 is only read.
     fn mapped() -> *mut u8 {
-        // SAFETY: new memory is asked for, and only that is touched.
+        // SAFETY: the calls make new memory, and touch that memory only.
         unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             let start =
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_find_what_is_there() {
+    fn both_methods_find_the_present_pages() {
         let start = mapped() as u64;
         let end = start + 8 * PAGE as u64;
         let pagemap = File::open("/proc/self/pagemap").unwrap();
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reserved_and_not_there_takes_no_time() {
+    fn reserved_memory_is_scanned_fast() {
         let pagemap = File::open("/proc/self/pagemap").unwrap();
         assert_eq!(ask(&pagemap, 0, MAX_ASKED + PAGE as u64, Kind::Private).unwrap(), []);
     }

@@ -8,7 +8,7 @@ use super::*;
 const PROCESS: Owner = Owner::Process(7);
 
 #[test]
-fn what_is_dumped_is_told_from_what_is_not() {
+fn dumped_mappings_are_distinguished_from_others() {
     let kind =
         |line: &str| mapping(line, PROCESS).map(|mapping| (mapping.owner, mapping.address, mapping.kind));
     let private = Some((PROCESS, 0x1000, Kind::Private));
@@ -25,7 +25,7 @@ fn what_is_dumped_is_told_from_what_is_not() {
     assert_eq!(kind("nonsense"), None);
 }
 
-/// Counts pages, and looks for one.
+/// Counts pages, and searches for one.
 #[derive(Default)]
 struct Seen {
     pages: AtomicUsize,
@@ -57,7 +57,7 @@ impl MemorySink for Seen {
     }
 }
 
-/// A process that runs: it has written back what it was given.
+/// A running process: it has written back its input.
 fn running() -> Child {
     let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
@@ -66,7 +66,7 @@ fn running() -> Child {
 }
 
 #[test]
-fn a_process_is_shown_while_it_runs() {
+fn a_running_process_is_read() {
     let mut child = running();
     let pid = i32::try_from(child.id()).unwrap();
     let seen = Seen::default();
@@ -81,7 +81,7 @@ fn a_process_is_shown_while_it_runs() {
 }
 
 #[test]
-fn what_has_ended_has_no_memory() {
+fn an_ended_process_has_no_memory() {
     let mut child = running();
     let pid = i32::try_from(child.id()).unwrap();
     child.kill().unwrap();
