@@ -1,4 +1,4 @@
-//! Feeds events to the state machine of moves, and carries out its orders one after the other.
+//! Feeds events to the state machine of moves, and performs its outputs one after the other.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,16 +20,16 @@ use crate::cancel::Cancel;
 use crate::directory::Place;
 use crate::node::Node;
 
-/// How long the coordinator may take to say where an instance is.
+/// How long the coordinator may take to answer with the location of an instance.
 const LOCATE_LIMIT: Duration = Duration::from_secs(2);
 
 /// The state machine of moves, and the receivers of its outputs.
 pub struct Agent {
     began: Instant,
     inner: Mutex<Inner>,
-    /// Told when the machine may want to be woken at another time.
+    /// Notified when the machine may want to wake at another time.
     changed: Notify,
-    /// Told when a record could not be written: the node must stop.
+    /// Notified when a record could not be written: the node must stop.
     broken: Notify,
 }
 
@@ -43,7 +43,7 @@ struct Inner {
 }
 
 impl Agent {
-    /// The agent of `host` with the records in `store`, and its first orders.
+    /// Makes the agent of `host` from the records in `store`; also returns its first outputs.
     pub fn new(host: HostName, store: NodeStore) -> Result<(Self, Vec<Output>), StoreError> {
         let (machine, outputs) = NodeAgent::new(host, Config::default(), store.load()?, Duration::ZERO);
         let inner = Inner {
@@ -98,7 +98,7 @@ impl Agent {
 }
 
 impl Node {
-    /// Carries out the agent's first orders.
+    /// Performs the agent's first outputs.
     pub fn begin(self: &Arc<Self>, outputs: Vec<Output>) {
         let mut inner = self.agent.lock();
         self.perform(&mut inner, outputs);
@@ -151,10 +151,10 @@ impl Node {
         Ok(())
     }
 
-    /// Where `vid` is, as the coordinator says.
+    /// The location of `vid` according to the coordinator.
     ///
     /// # Errors
-    /// If it cannot be asked.
+    /// If the coordinator cannot be reached, or does not answer in time.
     pub async fn ask_where(self: &Arc<Self>, vid: Vid) -> Result<Option<Place>, Unanswered> {
         let answer = {
             let mut inner = self.agent.lock();
@@ -173,7 +173,7 @@ impl Node {
         Ok(location.map(|location| Place { host: location.host, epoch: location.epoch }))
     }
 
-    /// Wakes the agent when it wants to be.
+    /// Wakes the agent at the times that it requests.
     pub async fn tick(self: Arc<Self>) {
         loop {
             let wake_at = self.agent.lock().machine.wake_at();
@@ -216,7 +216,7 @@ impl Node {
             }
             Output::Located { vid, location } => self.located(inner, vid, location),
             Output::Stays { vid } => {
-                // At once: what comes after this may be of the next move.
+                // At once: later events may belong to the next move.
                 self.drop_courier(vid);
                 tokio::spawn(self.close_sides(vid));
             }
@@ -266,7 +266,7 @@ impl Node {
 impl Inner {
     fn send(&self, message: &FromNode) {
         if let Some(coordinator) = &self.coordinator {
-            // A connection that does not take it is lost, and found so by its reader.
+            // If the connection fails to accept it, the reader of the connection notices the loss.
             let _ = coordinator.send(message);
         }
     }

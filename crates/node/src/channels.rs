@@ -34,14 +34,14 @@ use crate::images::{Meter, Pacing};
 /// How long the other host may take to accept a channel.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
-/// The most bytes that a relay reads at once.
+/// The number of bytes that a relay reads at once.
 const PART: usize = 256 * 1024;
 
 /// The channels of one side of a move.
 pub struct ChannelSet {
     state: Mutex<State>,
     changed: Condvar,
-    /// Counts what leaves this host.
+    /// Counts the bytes that leave this host.
     meter: Arc<Meter>,
     pacing: tokio::sync::Mutex<Pacing>,
     is_hurried: AtomicBool,
@@ -50,15 +50,15 @@ pub struct ChannelSet {
 #[derive(Default)]
 struct State {
     is_closed: bool,
-    /// Those that are or were open.
+    /// The names of all channels that are or were open.
     names: HashSet<String>,
-    /// Ends that the engine has not asked for yet.
+    /// Ends that the engine has not taken yet.
     arrived: HashMap<String, OwnedFd>,
     relays: Vec<AbortHandle>,
 }
 
 impl ChannelSet {
-    /// No channel is open. `limit` is how many bytes a second may leave this host until [`ChannelSet::hurry`].
+    /// Makes a set without open channels. Until [`ChannelSet::hurry`], at most `limit` bytes a second leave this host.
     pub fn new(meter: Arc<Meter>, limit: Option<u64>) -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::default(),
@@ -78,15 +78,15 @@ impl ChannelSet {
         self.changed.notify_all();
     }
 
-    /// From now on no limit holds.
+    /// Lifts the rate limit.
     pub fn hurry(&self) {
         self.is_hurried.store(true, Ordering::Relaxed);
     }
 
-    /// Takes a channel that the source has opened.
+    /// Adds a channel that the source has opened.
     ///
     /// # Errors
-    /// If there are too many, or one of that name, or the move is over.
+    /// If there are too many channels, the name is used already, or the move is over.
     pub fn arrive(self: &Arc<Self>, name: &str, stream: Stream) -> io::Result<()> {
         self.reserve(name)?;
         let end = self.relay(stream)?;
@@ -118,7 +118,7 @@ impl ChannelSet {
         Ok(())
     }
 
-    /// Relays between `stream` and the engine's end, which this returns. It must be called within the node's runtime.
+    /// Relays between `stream` and the engine's end, which it returns. It must be called within the node's runtime.
     fn relay(self: &Arc<Self>, stream: Stream) -> io::Result<OwnedFd> {
         let (near, far) = StdUnixStream::pair()?;
         far.set_nonblocking(true)?;
@@ -132,7 +132,7 @@ impl ChannelSet {
         Ok(near.into())
     }
 
-    /// Waits until so many bytes may leave, and counts them.
+    /// Waits until so many bytes may leave this host, and counts them.
     async fn let_out(&self, bytes: u64) {
         if !self.is_hurried.load(Ordering::Relaxed) {
             let mut pacing = self.pacing.lock().await;
@@ -163,17 +163,17 @@ impl Channels for ChannelSet {
 pub struct OutgoingChannels {
     /// Its open channels.
     pub set: Arc<ChannelSet>,
-    /// For connections to the destination.
+    /// Connects to the destination.
     pub endpoint: Endpoint,
     /// The destination's name.
     pub host: String,
     /// The destination's address.
     pub address: SocketAddr,
-    /// Which move.
+    /// The move.
     pub id: MoveId,
-    /// Which instance.
+    /// The instance.
     pub vid: Vid,
-    /// Ends the operation for which channels are opened.
+    /// Cancels the operation that opens channels.
     pub cancel: Arc<Cancel>,
     /// The node's runtime.
     pub runtime: Handle,

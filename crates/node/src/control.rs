@@ -16,11 +16,11 @@ use crate::directory::Place;
 use crate::node::Node;
 use crate::{NodeError, Progress};
 
-/// Before the first attempt to reach a coordinator that was lost, and the longest time between two.
+/// The pause before the first attempt to reconnect to the coordinator, and the longest pause between two attempts.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// The most hosts to which connections are made before they are needed. In a larger cluster most hosts never speak
-/// with each other, and connections among all are more than a machine's table of neighbours holds.
+/// The limit of hosts that the node connects to in advance. In a larger cluster most hosts never communicate with each other, and
+/// connections among all would exceed a machine's neighbour table.
 const MAX_WARM: usize = 16;
 
 /// Keeps a connection to the coordinator at `join`, and announces `address` to it as the address of this node.
@@ -90,7 +90,7 @@ async fn converse(node: &Arc<Node>, join: SocketAddr, address: SocketAddr) -> io
     }
 }
 
-/// The coordinator knows the directory only from what it is told while it runs.
+/// The coordinator keeps the directory only in memory, from the nodes' reports.
 fn refresh_directory(node: &Node) {
     for (instance, roster) in node.broker.rosters() {
         node.tell_coordinator(&FromNode::Processes { vid: instance.vid, indexes: roster.indexes() });
@@ -146,7 +146,7 @@ fn handle(node: &Arc<Node>, message: FromCoordinator, outbox: &Outbox<FromNode>)
     }
 }
 
-/// The refusal of an arrival for whose record there is no room: the record comes before all else.
+/// The refusal of an arrival whose record has no room: the record precedes everything else.
 fn refusal(node: &Node, message: &ToNode) -> Option<ToCoordinator> {
     let ToNode::Move { id, vid, directive: Directive::Prepare { .. } } = message else { return None };
     if node.agent.entry(*vid).is_some() {

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use fabric::{Epoch, Vid};
 use moves::HostName;
 
-/// The most places that are remembered; past it all are forgotten, and asked for again.
+/// The limit of remembered places. Beyond it, all are forgotten, and the coordinator is asked again.
 const MAX_PLACES: usize = 1 << 16;
 
 /// Places of instances and addresses of hosts. The higher epoch wins.

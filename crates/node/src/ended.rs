@@ -21,8 +21,8 @@ impl Ended {
         }
     }
 
-    /// An instance of this VID runs here, restored from when another one of it had not ended: it has not ended either, also when it
-    /// is not here any more.
+    /// Drops the output of an ended instance with this VID: the instance runs here again, restored from a checkpoint, and so has
+    /// not ended.
     pub fn lives_again(&mut self, vid: Vid) {
         self.0.retain(|(ended, _)| *ended != vid);
     }

@@ -9,11 +9,11 @@ use instance::Kind;
 use crate::instances::Live;
 use crate::node::Node;
 
-/// See the module.
+/// The list of engines.
 pub struct Engines(Vec<Arc<dyn Engine>>);
 
 impl Engines {
-    /// These engines; none if the host has joined the overlay alone. The first one that runs a kind of workload gets it.
+    /// A list of engines; empty if the host has only joined the overlay. The first engine for a kind of workload is used.
     pub fn new(engines: Vec<Arc<dyn Engine>>) -> Self {
         Self(engines)
     }
@@ -92,7 +92,7 @@ impl Node {
             .await
     }
 
-    /// Ends an instance and removes what the engine has of it. A host without an engine for it has nothing of it.
+    /// Ends an instance and removes its remains in the engine. A host without an engine for it has no remains.
     pub async fn destroy_instance(&self, live: &Live) -> Result<()> {
         if self.engines.of(live.kind).is_err() {
             return Ok(());

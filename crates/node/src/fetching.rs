@@ -1,7 +1,7 @@
 //! The destination of a post-copy move: fetches the instance's missing memory from the source.
 //!
 //! ```text
-//! engine ──Wanted──▶ a thread ──▶ relay ──MemoryQuestion──▶ source      over TLS, opened anew whenever it breaks
+//! engine ──Wanted──▶ a thread ──▶ relay ──MemoryQuestion──▶ source      over TLS, reopened whenever it breaks
 //!        ◀─supply───────────────── reader ◀──MemoryAnswer──
 //! ```
 //!
@@ -32,25 +32,25 @@ use crate::engines::blocking;
 use crate::node::Node;
 use crate::operations::{Reason, Result};
 
-/// How long the source may take to answer before it is asked over another connection.
+/// How long the source may take to answer before the relay opens another connection.
 const STALL: Duration = Duration::from_secs(4);
 
-/// Before a source that could not be reached is tried again.
+/// The pause before the node connects to an unreachable source again.
 const AGAIN: Duration = Duration::from_millis(200);
 
-/// Events of the engine that wait to be passed on.
+/// The number of the engine's events that may wait to be relayed.
 const QUEUE: usize = 64;
 
-/// How far it is.
+/// The progress of fetching.
 #[derive(Clone, Debug)]
 enum Far {
-    /// It goes on; why it does not just now, if so.
+    /// In progress; with the reason if it is stalled.
     Fetching(Fetched, Option<String>),
     /// Nothing is missing.
     Whole(Fetched),
-    /// What is missing is nowhere any more.
+    /// The source has lost the missing memory.
     Lost,
-    /// What gives the instance its memory has ended, and the instance with it.
+    /// The pager of the instance has ended, and the instance with it.
     Unpaged,
 }
 
@@ -101,7 +101,7 @@ impl Node {
             self.begin_to_fetch(vid, id, source.clone()).await?;
         }
         let Some(mut far) = self.fetching().get(&vid).map(|fetching| fetching.far.clone()) else {
-            // It has been written down already.
+            // The end is already recorded.
             return Ok(Outcome::Done);
         };
         loop {
@@ -134,7 +134,7 @@ impl Node {
         Ok(Outcome::Done)
     }
 
-    /// The instance cannot go on, and is ended.
+    /// Ends the instance, which cannot continue without the lost memory.
     async fn is_bereft(&self, vid: Vid, source: &HostName) -> Result<Outcome> {
         let live = self.known(vid)?;
         let name = &live.name;
@@ -147,7 +147,7 @@ impl Node {
     }
 }
 
-/// See the module.
+/// Relays requests and pages between the engine and the source.
 struct Relay {
     node: Arc<Node>,
     vid: Vid,
@@ -157,7 +157,7 @@ struct Relay {
     told: watch::Sender<Far>,
 }
 
-/// Why nothing more comes over a connection.
+/// The reason why a connection has ended.
 enum End {
     /// The source has lost it.
     Lost,
@@ -172,7 +172,7 @@ impl Relay {
             let end = match self.connect().await {
                 Ok(stream) => match self.relay(stream, &mut events).await {
                     Some(end) => end,
-                    // The engine has said all, or the instance has ended.
+                    // The engine has reported the end, or the instance has ended.
                     None => return,
                 },
                 Err(error) => End::Broken(error),
@@ -208,7 +208,7 @@ impl Relay {
         });
     }
 
-    /// Passes on what engine and source say until the connection ends; `None` if it is over.
+    /// Relays messages of the engine and the source until the connection ends; `None` if fetching is over.
     async fn relay(&self, stream: Stream, events: &mut mpsc::Receiver<PostcopyEvent>) -> Option<End> {
         let (back, mut stream) = tokio::io::split(stream);
         let asked = Arc::new(AtomicUsize::new(0));
@@ -250,7 +250,7 @@ impl Relay {
     }
 }
 
-/// A task that ends with whoever waits for it.
+/// A task that is aborted when its handle is dropped.
 struct Aborted<T>(JoinHandle<T>);
 
 impl<T> Drop for Aborted<T> {
@@ -267,7 +267,7 @@ async fn ask(stream: &mut WriteHalf<Stream>, question: MemoryQuestion) -> io::Re
 async fn read(mut stream: ReadHalf<Stream>, postcopy: Arc<dyn Postcopy>, asked: Arc<AtomicUsize>) -> End {
     loop {
         match timeout(STALL, frame::receive(&mut stream)).await {
-            // Nothing was to come.
+            // No answer is due.
             Err(_) if asked.load(Ordering::Relaxed) == 0 => {}
             Err(late) => return End::Broken(late.into()),
             Ok(Ok(MemoryAnswer::Lost)) => return End::Lost,
@@ -299,7 +299,7 @@ async fn pass_on(
     supplying.await.map_err(io::Error::other)?
 }
 
-/// What the engine says, until the instance has ended. The thread ends with it.
+/// The events of the engine, until the instance has ended. The thread ends with it.
 fn listen(postcopy: Arc<dyn Postcopy>) -> mpsc::Receiver<PostcopyEvent> {
     let (heard, events) = mpsc::channel(QUEUE);
     thread::spawn(move || {

@@ -1,9 +1,9 @@
 //! The transfer of an instance's images from its source to its destination.
 //!
-//! The source opens the connection before the instance is suspended, and names the move. The destination accepts it only from the host
-//! that the coordinator named for that move. Most pages of memory are sent while the instance runs, and the changed ones when it stands
-//! still ([`courier`], [`known`]). Regions and image files are opaque here: the engines know what they are. Images of a checkpoint stay on the
-//! host ([`saved`]).
+//! The source opens the connection before the instance is suspended, and names the move. The destination accepts it only from the
+//! host that the coordinator named for that move. Most pages of memory are sent while the instance runs, and the changed ones when
+//! it is stopped ([`courier`], [`known`]). Regions and image files are opaque here: only the engines know their meaning. Images of
+//! a checkpoint stay on the host ([`saved`]).
 
 mod courier;
 mod known;
@@ -35,16 +35,16 @@ pub use self::receiver::receive;
 use crate::channels::ChannelSet;
 use crate::node::Node;
 
-/// The most bytes in one frame of a file.
+/// The length limit of one frame of a file, in bytes.
 const PART: usize = 1024 * 1024;
 
 /// How long the destination may take for a part, and for its answer at the end.
 const STALL: Duration = Duration::from_secs(4);
 
-/// The most runs of pages in one message.
+/// The limit of runs of pages in one message.
 const LAYOUT: usize = 100_000;
 
-/// The most files of one instance.
+/// The limit of files of one instance.
 const MAX_IMAGES: usize = 100_000;
 
 /// The connections that this host expects from sources of moves.
@@ -76,7 +76,7 @@ impl Receptions {
         let expected = self.lock();
         match expected.get(&id) {
             Some(expected) if expected.vid == vid && expected.source.as_str() == from => {
-                // One is enough; a second one waits for nobody and is closed.
+                // One connection is enough: a second one is closed.
                 let _ = expected.arrived.try_send(stream);
             }
             _ => tracing::warn!("{from} offers unexpected images of instance {vid} for {id}"),
@@ -203,7 +203,7 @@ impl Node {
     }
 }
 
-/// What `step` comes to, if the destination lets it go forward: the instance is stopped meanwhile.
+/// The result of `step`, if the destination accepts data in time: the instance is stopped meanwhile.
 async fn in_time<T>(step: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     timeout(STALL, step).await?
 }

@@ -25,10 +25,10 @@ use crate::images::saved;
 use crate::node::{Node, Start};
 use crate::operations::unreadable;
 
-/// How often it is asked anew whether an instance has ended; its end is seen at once nevertheless.
+/// How often to ask the engine again whether an instance has ended; each call returns at once when it ends.
 const WAIT: Duration = Duration::from_secs(60);
 
-/// What a shell reports for a command that was killed.
+/// The exit code that a shell reports for a killed command.
 const KILLED: i32 = 137;
 
 /// The engine's part of an instance's state.
@@ -41,7 +41,7 @@ pub struct Live {
     /// Its first process, if it was found again.
     pub first: Option<i32>,
     killed: bool,
-    /// Why it could not go on, if somebody knows that.
+    /// The reason of its loss, if it is known.
     lost: Option<String>,
     watched: bool,
 }
@@ -84,7 +84,7 @@ impl Departing {
 
     /// Waits until all remains of an instance called `name` are removed.
     pub async fn wait_for(&self, name: &InstanceName) {
-        // It is never closed while somebody waits.
+        // The channel is never closed while a task waits.
         let _ = self.0.subscribe().wait_for(|names| !names.contains(name)).await;
     }
 }
@@ -142,7 +142,7 @@ impl Node {
         Ok(())
     }
 
-    /// A destination has it in its store as well.
+    /// Reads the blueprint of an instance. The store of a destination has it as well.
     fn read_blueprint(&self, vid: Vid) -> std::io::Result<Blueprint> {
         let read = |bytes: Vec<u8>| Blueprint::decode(&bytes).map_err(std::io::Error::other);
         match (self.files.blueprint(vid).and_then(read), self.agent.entry(vid).map(|entry| entry.role)) {
@@ -162,7 +162,7 @@ impl Node {
         Ok(())
     }
 
-    /// The instance's station, if it is one, lives here with `epoch`.
+    /// Says that the instance's station, if it is one, is on this host with `epoch`.
     pub fn lives_here(&self, vid: Vid, epoch: Epoch) {
         self.network.nics.lives_here(Mac(network::mac_of(vid)), epoch);
     }
@@ -207,8 +207,8 @@ impl Node {
         self.input(Input::Exited { vid, exit });
     }
 
-    /// Tells the coordinator, before it hears that the instance has ended or when it has left, if the kernel has ended processes of it
-    /// here for want of memory.
+    /// Tells the coordinator if the kernel has killed processes of the instance on this host for lack of memory: before it learns
+    /// that the instance has ended, or after the instance has left.
     pub fn tell_of_shortage(&self, vid: Vid) {
         let Some(live) = self.live(vid) else { return };
         let Shortage { kills, limit } = self.shortage(&live);
@@ -222,13 +222,13 @@ impl Node {
         local.map_or_else(|_| Shortage::default(), |local| local.shortage())
     }
 
-    /// How its command ended, if its first process has said that.
+    /// The exit code of its command, if its first process has reported one.
     fn said_code(&self, vid: Vid, live: &Live) -> Option<i32> {
         let carried = self.broker.carried(live.id(vid));
         carried.map_or_else(|| self.files.carried(vid).exit, |carried| carried.exit)
     }
 
-    /// How an instance ended whose processes are gone.
+    /// The exit of an instance whose processes are gone.
     pub fn exit_of(&self, vid: Vid, live: &Live) -> Exit {
         match self.said_code(vid, live) {
             Some(code) => Exit::Code(code),
@@ -237,18 +237,18 @@ impl Node {
         }
     }
 
-    /// The reason for the end of an instance of which nothing else is known.
+    /// The reason for the end of an instance, if no other is known.
     fn is_gone(&self, vid: Vid) -> String {
         match self.fetching().get(&vid) {
             None => "its processes are gone".into(),
-            // Who fetches it ends the instance with itself.
+            // The pager ends the instance when it ends.
             Some(Fetching { source, .. }) => {
                 format!("its processes, or its pager that fetched memory from host {source}, are gone")
             }
         }
     }
 
-    /// The coordinator knows that the instance ended: only its output is kept.
+    /// Removes an ended instance once the coordinator knows its end: only its output is kept.
     pub async fn farewell(&self, vid: Vid, live: &Live) {
         // In this order, so that the output can be read at any time.
         if let Some(carried) = self.broker.carried(live.id(vid)) {
@@ -302,22 +302,22 @@ impl Node {
         answer
     }
 
-    /// The description of an instance for whose records there is room.
+    /// Decodes the blueprint of an instance, if there is room for its records.
     fn acceptable(&self, bytes: &[u8]) -> Result<Blueprint, String> {
         let blueprint = Blueprint::decode(bytes).map_err(|error| unreadable(&error))?;
         self.agent.ready().map_err(|reason| self.at_home(&reason))?;
         Ok(blueprint)
     }
 
-    /// Tells the coordinator that an instance of which nothing is noted here has ended. It hears that before
-    /// the answer.
+    /// Tells the coordinator that an instance without a record on this host has ended. The coordinator receives this before the
+    /// answer.
     fn never_starts(&self, vid: Vid) {
         let (epoch, exit) = (Epoch::default(), Exit::NotStarted);
         self.tell_coordinator(&FromNode::Moves(ToCoordinator::Exited { vid, epoch, exit }));
     }
 
-    /// What the instance's first process says of the command. One that says nothing in time has started it, or says
-    /// later that it has not.
+    /// The report of the instance's first process about the start of the command. Without a report in time, the command counts as
+    /// started; a failure may be reported later.
     async fn hear_start(&self, word: oneshot::Receiver<Start>) -> Answer {
         match timeout(self.start_patience, word).await {
             Ok(Ok(Err(why))) => Answer::NotStarted(why),

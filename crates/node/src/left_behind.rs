@@ -19,14 +19,14 @@ use tokio::task::spawn_blocking;
 use crate::images::Pacing;
 use crate::node::Node;
 
-/// The longest question, in bytes.
+/// The length limit of a request, in bytes.
 const MAX_QUESTION: usize = 64;
 
-/// So many questions wait for their answers at most; others are not read.
+/// The number of requests that may wait for their answers; the node does not read more.
 const QUEUE: usize = 64;
 
 impl Node {
-    /// Answers what `host` asks about the memory of an instance that has left for it.
+    /// Answers the requests of `host` for memory of an instance that has moved there.
     ///
     /// # Errors
     /// If the connection fails, or the requested memory does not exist.
@@ -45,7 +45,7 @@ impl Node {
         let giving = async {
             let mut giver = Giver { stream, memory };
             let mut queue = Queue { later: VecDeque::new(), pacing: Pacing::new(self.move_bandwidth) };
-            // It may have been told that it runs on, or to remove all.
+            // Meanwhile, the instance may have resumed here, or may have been removed.
             while let Some(question) = queue.next(&mut questions).await
                 && self.is_left_for(vid, id, &host)
                 && giver.give(question).await?
@@ -66,7 +66,7 @@ impl Node {
         host: &HostName,
     ) -> io::Result<Option<Arc<dyn LeftMemory>>> {
         if !self.is_left_for(vid, id, host) {
-            // Whoever asks has not said yet that it lacks nothing: this host has forgotten all.
+            // The destination has not yet confirmed that its memory is complete, but this host has removed the instance.
             return Ok(None);
         }
         let Some(live) = self.live(vid).filter(|live| live.state != State::Ended) else { return Ok(None) };
@@ -85,7 +85,7 @@ impl Node {
     }
 }
 
-/// Passes on what is asked, until the connection ends.
+/// Forwards requests until the connection ends.
 async fn hear(mut stream: ReadHalf<Stream>, heard: mpsc::Sender<MemoryQuestion>) -> io::Result<()> {
     loop {
         let question: MemoryQuestion = frame::receive_within(&mut stream, MAX_QUESTION).await?;
@@ -98,16 +98,16 @@ async fn hear(mut stream: ReadHalf<Stream>, heard: mpsc::Sender<MemoryQuestion>)
     }
 }
 
-/// In which order and how fast is answered what is asked.
+/// The order and rate of answers.
 struct Queue {
-    /// That for which nobody waits yet.
+    /// Prefetch requests, for which no process waits yet.
     later: VecDeque<MemoryQuestion>,
-    /// So fast that is answered.
+    /// The rate at which they are answered.
     pacing: Pacing,
 }
 
 impl Queue {
-    /// The question that is to be answered next; `None` if there will be none.
+    /// The next request to answer; `None` if no more will come.
     async fn next(&mut self, questions: &mut mpsc::Receiver<MemoryQuestion>) -> Option<MemoryQuestion> {
         loop {
             tokio::select! {
@@ -126,14 +126,14 @@ impl Queue {
     }
 }
 
-/// Answers.
+/// Sends answers.
 struct Giver {
     stream: WriteHalf<Stream>,
     memory: Arc<dyn LeftMemory>,
 }
 
 impl Giver {
-    /// Gives what is asked for; `false` if it is lost.
+    /// Answers a request; `false` if the memory is lost.
     async fn give(&mut self, question: MemoryQuestion) -> io::Result<bool> {
         let MemoryQuestion { region, address, pages, .. } = question;
         let memory = self.memory.clone();
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_is_answered_before_and_beside_the_limit() {
+    async fn urgent_requests_precede_prefetches_and_ignore_the_rate_limit() {
         let (heard, mut questions) = mpsc::channel(QUEUE);
         let mut queue = Queue { later: VecDeque::new(), pacing: Pacing::new(Some(PAGE as u64)) };
         let began = Instant::now();
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn not_more_wait_than_may() {
+    async fn the_queue_of_requests_is_limited() {
         let (heard, mut questions) = mpsc::channel(3 * QUEUE);
         let mut queue = Queue { later: VecDeque::new(), pacing: Pacing::new(Some(1)) };
         queue.pacing.sent(1);

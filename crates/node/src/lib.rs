@@ -214,6 +214,6 @@ pub fn run(options: NodeOptions) -> Result<(), NodeError> {
 /// that the node was started with.
 pub fn raise_descriptor_limit() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
-    // It always may be raised so far.
+    // The soft limit may always be raised to the maximum.
     let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }

@@ -27,20 +27,20 @@ pub trait Surroundings: Send + Sync {
     /// This host.
     fn host(&self) -> &HostName;
 
-    /// What is known of places.
+    /// The remembered places.
     fn directory(&self) -> &Directory;
 
-    /// Where `vid` is, as the coordinator says; `Ok(None)` if it is gone.
+    /// The location of `vid` according to the coordinator; `Ok(None)` if the instance is gone.
     fn ask_where(&self, vid: Vid) -> impl Future<Output = Result<Option<Place>, Unanswered>> + Send;
 
-    /// What the node of `host` answers.
+    /// The answer of the node of `host`.
     fn ask_node(
         &self,
         host: &HostName,
         question: LinkQuestion,
     ) -> impl Future<Output = Result<LinkAnswer, Unreachable>> + Send;
 
-    /// A connection to the data port of `host` on which `nonce` has been said.
+    /// A connection to the data port of `host`, on which `nonce` was sent.
     fn connect(
         &self,
         host: &HostName,
@@ -54,10 +54,10 @@ pub trait Surroundings: Send + Sync {
     /// Whether the wanted instance is here, in another fabric.
     fn is_in_other_fabric(&self, request: &LinkRequest) -> bool;
 
-    /// Tells the wanted process that it is to open the link.
+    /// Tells the wanted process to open the link.
     fn nudge(&self, request: &LinkRequest) -> Result<(), LinkRefusal>;
 
-    /// Awaits a connection that says `nonce`: at which port; `None` if too many are awaited.
+    /// Awaits a connection that sends `nonce`, and returns its port; `None` if too many are awaited.
     fn expect(&self, nonce: Nonce, request: LinkRequest) -> Option<u16>;
 }
 
@@ -81,7 +81,7 @@ pub async fn nudge(here: &impl Surroundings, request: LinkRequest) -> Result<(),
     }
 }
 
-/// Where `vid` is, as far as is known or else as the coordinator says.
+/// The location of `vid`, from the directory or else from the coordinator.
 async fn place_of(here: &impl Surroundings, vid: Vid) -> Result<Option<Place>, Unanswered> {
     match here.directory().place(vid) {
         Some(place) => Ok(Some(place)),
@@ -89,7 +89,7 @@ async fn place_of(here: &impl Surroundings, vid: Vid) -> Result<Option<Place>, U
     }
 }
 
-/// The hosts of instances, as far as they exist. The places are then in the directory.
+/// The hosts of the instances that exist. Their places are in the directory afterwards.
 pub async fn hosts_of<S: Surroundings + Clone + 'static>(
     here: &S,
     vids: BTreeSet<Vid>,
@@ -103,8 +103,8 @@ pub async fn hosts_of<S: Surroundings + Clone + 'static>(
     places.into_iter().filter_map(|place| Some(place.ok()??.host)).collect()
 }
 
-/// What the node answers that has the wanted process, and which node that is. A place that proves wrong is
-/// looked up again, once.
+/// Asks the node that has the wanted process; returns its host and its answer. If the remembered place is wrong, it looks it up
+/// again, once.
 async fn ask_about(
     here: &impl Surroundings,
     request: &LinkRequest,
@@ -129,7 +129,7 @@ async fn ask_about(
     Err(LinkRefusal::Moving)
 }
 
-/// Answers a question of the node of `from` about the link of `request`. That node may speak only for the instances that it has.
+/// Answers a question of the node of `from` about the link of `request`. That node may ask only on behalf of its own instances.
 pub async fn answer(
     here: &impl Surroundings,
     from: &HostName,

@@ -1,7 +1,7 @@
 //! Links between processes on different hosts.
 //!
-//! The node of the process that opens asks the other's node, over TLS, and names a nonce. Then it connects to the
-//! other's data port over plain TCP and sends the nonce; from then on the connection belongs to the two processes.
+//! The node of the opening process asks the other's node over TLS, and sends a nonce. Then it connects to the other node's data
+//! port over plain TCP and sends the nonce again; from then on, the connection belongs to the two processes.
 
 use std::collections::HashMap;
 use std::io;
@@ -30,10 +30,10 @@ use crate::linking::{self, Nonce, Surroundings};
 use crate::node::Node;
 use crate::peers::Unreachable;
 
-/// How long the other end may take to connect to the data port and to say its nonce.
+/// How long the other end may take to connect to the data port and to send its nonce.
 const NONCE_LIMIT: Duration = Duration::from_secs(3);
 
-/// The most connections that are awaited at a time.
+/// The limit of connections that are awaited at a time.
 const MAX_AWAITED: usize = 1 << 16;
 
 /// The plain TCP port for link data, and the connections expected at it.
@@ -51,7 +51,7 @@ impl DataPort {
         self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Awaits a connection that says `nonce`; `false` if too many are awaited.
+    /// Awaits a connection that sends `nonce`; `false` if too many are awaited.
     fn expect(&self, nonce: Nonce, request: LinkRequest) -> bool {
         let mut awaited = self.lock();
         if awaited.len() >= MAX_AWAITED {
@@ -70,7 +70,7 @@ impl DataPort {
     }
 }
 
-/// The broker's way to other hosts: through its node.
+/// The broker's interface to other hosts: its node.
 pub struct NodePeers(pub Weak<Node>);
 
 impl Peers for NodePeers {
@@ -97,7 +97,7 @@ impl Peers for NodePeers {
         let coordinator = self.0.upgrade().and_then(|node| node.coordinator());
         Box::pin(async move {
             if let Some(coordinator) = coordinator {
-                // A connection that is lost is made anew, and then it is said again.
+                // After a reconnect, the first process repeats the message.
                 let _ = coordinator.send_in_turn(&FromNode::Sessions { vid: instance.vid, word }).await;
             }
         })
@@ -165,7 +165,7 @@ impl Node {
         }
     }
 
-    /// Accepts links' connections for as long as it is polled.
+    /// Accepts connections of links for as long as it is polled.
     pub async fn accept_data(self: Arc<Self>, listener: TcpListener) {
         let lobby = Lobby::new();
         loop {

@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::node::Node;
 
-/// How long a node may take to say what its connection is for.
+/// How long a node may take to send the purpose of its connection.
 const OPENING_LIMIT: Duration = Duration::from_secs(5);
 
 impl Node {
@@ -69,7 +69,7 @@ impl Node {
         let host = HostName::new(name).map_err(std::io::Error::other)?;
         match opening {
             Opening::Links => {
-                // Who has links to processes here will be asked for some, too.
+                // A host that opens links to processes here will be asked for links, too.
                 tokio::spawn(self.clone().warm(host.clone()));
                 let answer = move |question| self.clone().answer_link(host.clone(), question);
                 call::serve(stream, answer).await;

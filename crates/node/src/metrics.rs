@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 
 use crate::node::Node;
 
-/// The pairs of MACs that are told of: those that have sent most in the last [`WINDOW_S`] seconds.
+/// The number of pairs of MACs in the metrics: those that have sent most in the last [`WINDOW_S`] seconds.
 const MOST_FLOWS: usize = 64;
 
 const WINDOW_S: u64 = 60;

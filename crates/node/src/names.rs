@@ -11,10 +11,10 @@ use std::sync::{Mutex, PoisonError};
 
 use rpc::wire;
 
-/// The most names that are known; further ones are not.
+/// The limit of names; further ones are ignored.
 const MOST: usize = 1 << 16;
 
-/// What each container knows of itself.
+/// The names that each container has by itself.
 const OWN: &str = "127.0.0.1 localhost\n::1 localhost ip6-localhost\n";
 
 /// The file with the names of instances.
@@ -55,7 +55,7 @@ impl Names {
         }
     }
 
-    /// In place. Who reads just then may see a name twice or not.
+    /// Overwrites the file in place. A concurrent reader may see a name twice or not at all.
     fn write(&self, known: &BTreeMap<String, Ipv4Addr>) -> io::Result<()> {
         let mut text = OWN.to_owned();
         for (name, address) in known {

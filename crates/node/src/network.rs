@@ -52,54 +52,54 @@ use tunnels::{Neighbour, Tunnels};
 pub use nics::Nics;
 pub use orders::Orders;
 
-/// After a change, how long hosts may send by what was before it: tunnels that are needed no more stay that long.
+/// After a change, how long hosts may still send by the former topology: unneeded tunnels stay that long.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// How long tunnels may take until a topology is installed without them: less than the coordinator waits.
+/// How long to wait for tunnels before a topology is installed without them: less than the coordinator waits.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// This host's part of the overlay.
 pub struct Network {
-    /// Where datagrams are received.
+    /// The address for datagrams.
     address: SocketAddr,
-    /// What may be left to the kernel.
+    /// The enabled offloads.
     offloads: Offloads,
     joined: Mutex<Option<Joined>>,
-    /// The devices of instances, which are here before the overlay joins this host again.
+    /// The devices of instances, which exist before this host joins the overlay again.
     pub nics: Nics,
     sessions: AtomicU32,
     orders: mpsc::UnboundedSender<Order>,
     own: OwnDevice,
     traffic: Traffic,
-    /// Told when a tunnel's connection stands, or is lost.
+    /// Notified when a tunnel's connection is established or lost.
     changed: Notify,
     /// Notified when the coordinator must repeat all orders, as after a reconnect.
     pub renewal: Notify,
 }
 
-/// What there is while the overlay joins this host.
+/// The state of this host while it is part of the overlay.
 struct Joined {
-    /// Which overlay it is.
+    /// The identity of the overlay.
     overlay: u64,
     me: NodeId,
     plane: Arc<Plane>,
     topology: Topology,
-    /// Links on which datagrams are not sealed, the lower number first.
+    /// Links whose datagrams are not encrypted, the lower number first.
     plain: HashSet<(NodeId, NodeId)>,
     hosts: BTreeMap<NodeId, HostName>,
     tunnels: Tunnels,
-    /// What is left to the kernel.
+    /// The offloads in use.
     offloads: Offloads,
     devices: Devices,
     nics: Nics,
-    /// Stations of which the coordinator has begun to tell.
+    /// Stations from an incomplete list of the coordinator.
     told: Vec<Entry>,
-    /// Stations that move to this host or away from it, as far as the coordinator has said.
+    /// Stations that move to this host or away from it, according to the coordinator.
     moving: HashSet<Mac>,
 }
 
 impl Joined {
-    /// The hosts to which this one sends directly.
+    /// The hosts that this host sends to directly.
     fn neighbours(&self) -> HashMap<HostName, Neighbour> {
         let other = |a: NodeId, b: NodeId| match self.me {
             me if me == a => Some(b),
@@ -115,12 +115,12 @@ impl Joined {
     }
 }
 
-/// What a question about the overlay is answered with before it joins this host.
+/// The answer to a question about the overlay before this host joins it.
 fn not_joined() -> String {
     reason("this host is not part of the overlay", "`transhume net layout` adds all hosts that are up")
 }
 
-/// What of `wanted` this host's kernel does right.
+/// The offloads of `wanted` that this host's kernel does correctly.
 async fn usable_offloads(wanted: Offloads) -> Offloads {
     let tried = tokio::task::spawn_blocking(move || wanted.probe()).await;
     let offloads = tried.map_err(io::Error::other).and_then(|probed| probed).unwrap_or_else(|error| {
@@ -138,7 +138,7 @@ async fn usable_offloads(wanted: Offloads) -> Offloads {
     offloads
 }
 
-/// What lets the kernel carry frames, if that is one of the `offloads` and can be.
+/// The kernel's forwarding of frames, if it is one of the `offloads` and works here.
 async fn carrying_kernel(offloads: &mut Offloads) -> Option<Kernel> {
     if !offloads.kernel {
         return None;
@@ -153,9 +153,8 @@ async fn carrying_kernel(offloads: &mut Offloads) -> Option<Kernel> {
 }
 
 impl Network {
-    /// Nothing yet. Datagrams will be received at `address`; `own` is a device that the node is to have, `nics` has those of
-    /// instances. Beside it what the
-    /// coordinator will say, for [`Node::follow_orders`].
+    /// A host that is not part of the overlay yet. It will receive datagrams at `address`; `own` is a device that the node
+    /// requests, and `nics` has those of instances. Also returns the coordinator's orders, for [`Node::follow_orders`].
     pub fn new(
         address: SocketAddr,
         offloads: Offloads,
@@ -163,7 +162,7 @@ impl Network {
         nics: Nics,
     ) -> io::Result<(Self, Orders)> {
         let mut first = [0; 4];
-        // A number that an earlier node had means nothing to this one.
+        // A number that an earlier node used has no meaning for this one.
         getrandom::fill(&mut first).map_err(io::Error::other)?;
         let sessions = AtomicU32::new(u32::from_ne_bytes(first));
         let (orders, given) = mpsc::unbounded_channel();
@@ -205,7 +204,7 @@ impl Node {
         let routes = routes.map_err(io::Error::other)?;
         let joined = match &mut *joined {
             Some(joined) if is_same(joined) => joined,
-            // Whom others know by another number is somebody else.
+            // A host with another number is another host to the others.
             before => {
                 *before = None;
                 let joined = before.insert(self.join(overlay, me, &topology).await?);
@@ -223,8 +222,8 @@ impl Node {
         Ok(())
     }
 
-    /// Says that `version` is installed as soon as the tunnels that it needs stand: frames would be lost that went by it
-    /// before. For one that never stands the others do not wait long.
+    /// Reports `version` as installed when the tunnels that it needs are up: frames sent by it earlier would be lost. It waits for
+    /// a tunnel only for a limited time.
     async fn report_installed(self: Arc<Self>, version: Version, neighbours: HashMap<HostName, Neighbour>) {
         let standing = async {
             loop {
@@ -244,7 +243,7 @@ impl Node {
         self.tell_coordinator(&rpc::wire::FromNode::Net(FromNode::Installed { version }));
     }
 
-    /// Begins to take part as `me`.
+    /// Joins the overlay as `me`.
     async fn join(&self, overlay: u64, me: NodeId, topology: &Topology) -> io::Result<Joined> {
         let mut nonce = [0; 8];
         getrandom::fill(&mut nonce).map_err(io::Error::other)?;
@@ -276,7 +275,7 @@ impl Node {
         })
     }
 
-    /// Lets `plane` tell of offloads that it uses no more.
+    /// Lets `plane` report offloads that it stops using.
     fn hear_of_offloads(self: &Arc<Self>, plane: &Plane) {
         let (node, runtime) = (Arc::downgrade(self), tokio::runtime::Handle::current());
         plane.tell_of_offloads(move |off| {
@@ -302,7 +301,7 @@ impl Node {
         Ok(())
     }
 
-    /// Closes the tunnels that `version` does not need, unless there is another one by then.
+    /// Closes the tunnels that `version` does not need, unless another version is in use by then.
     async fn close_needless(self: Arc<Self>, version: Version) {
         tokio::time::sleep(GRACE).await;
         let mut joined = self.network.lock().await;
@@ -387,7 +386,7 @@ mod tests {
         [part(vec![entry], None), part(vec![], all_until)]
     }
 
-    /// A node that has just been started.
+    /// A node that has just started.
     pub(super) fn started() -> Joined {
         let topology = Topology::mesh(Version(1), &[HERE, THERE]).unwrap();
         let mut switch = Switch::new(HERE, 7, Limits::default());
@@ -411,7 +410,7 @@ mod tests {
         }
     }
 
-    /// Where the station is, and with which epoch, and the ports.
+    /// The location and epoch of the station, and the ports.
     fn known(joined: &Joined) -> (Option<(NodeId, u64)>, Vec<PortState>) {
         joined.plane.command(|switch, now, _| {
             let managed = switch.macs(now).into_iter().find_map(|known| match known.origin {
@@ -426,7 +425,7 @@ mod tests {
         })
     }
 
-    /// A node that was restarted in the middle of a move, in a namespace with nothing else in it, and is told this.
+    /// A node that was restarted in the middle of a move and receives these orders, in a namespace without other devices.
     async fn restarted(told: impl IntoIterator<Item = ToNode>) -> Joined {
         let mut joined = started();
         for order in told {
@@ -435,7 +434,7 @@ mod tests {
         joined
     }
 
-    /// Lets `test` make devices that nobody else sees.
+    /// Lets `test` make devices in a namespace of its own.
     fn alone<T: Future<Output = ()>>(test: impl FnOnce() -> T + Send) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let namespace = netns::create().unwrap();
@@ -484,7 +483,7 @@ mod tests {
             let [some, all] = all_stations(entry(THERE, 3));
             let mut joined = restarted([devices(&[], &[MAC]), some, all]).await;
             assert_eq!(known(&joined).0, Some((THERE, 3)));
-            // What it had prepared is gone with the node before.
+            // The preparations of the former node are gone.
             joined.devices.commit(entry(HERE, 4)).unwrap_err();
             joined.devices.resume(MAC).unwrap_err();
             assert_eq!(known(&joined), (Some((THERE, 3)), vec![]));

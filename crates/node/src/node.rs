@@ -56,15 +56,15 @@ pub struct Node {
     pub network: Network,
     pub lives: Mutex<HashMap<Vid, Live>>,
     ended: Mutex<Ended>,
-    /// Instances that have ended, and of which something is left here.
+    /// Instances that have ended, and whose remains are still here.
     pub departing: Departing,
-    /// Who waits for the word that an instance's command runs.
+    /// Tasks that wait for the report that an instance's command runs.
     pub starts: Mutex<HashMap<Vid, oneshot::Sender<Start>>>,
-    /// How long is waited for it.
+    /// How long to wait for this report.
     pub start_patience: Duration,
     /// See [`NodeOptions::move_bandwidth`].
     pub move_bandwidth: Option<u64>,
-    /// Told what a user wants to know.
+    /// Receives the progress that a user wants to see.
     pub progress: Box<dyn Fn(Progress) + Send + Sync>,
 }
 
@@ -98,7 +98,7 @@ async fn begin(options: NodeOptions) -> Result<Begun, NodeError> {
         tracing::warn!("programs that search /dev/infiniband will not find the RDMA device: {error}");
     }
     let listener = listen(options.listen).await?;
-    // Without instances nobody has anything to say there.
+    // Without instances, no other host needs this port.
     let data = if runs_instances { options.listen.ip() } else { Ipv4Addr::LOCALHOST.into() };
     let data = listen(SocketAddr::new(data, 0)).await?;
     let metrics = match options.metrics {
@@ -120,7 +120,7 @@ async fn begin(options: NodeOptions) -> Result<Begun, NodeError> {
     Ok(Begun { node, join, address })
 }
 
-/// A node that does nothing yet, the coordinator's orders to it, and what its agent wants first.
+/// A node that has not started yet, the coordinator's orders to it, and the first outputs of its agent.
 pub fn make(
     options: NodeOptions,
     address: SocketAddr,
@@ -134,7 +134,7 @@ pub fn make(
     let network = Network::new(address, options.offloads, options.device, options.nics);
     let (network, orders) = network.map_err(|source| io_error("random numbers", source))?;
     let store = NodeStore::open(&options.state.join("node.redb"))?;
-    // Also before the coordinator is there.
+    // Even before the coordinator can be reached.
     endpoint.gate().set(store.removed()?.unwrap_or_default());
     let (agent, outputs) = Agent::new(host.clone(), store)?;
     let node = Arc::new_cyclic(|node| Node {
@@ -181,7 +181,7 @@ impl Node {
     }
 }
 
-/// Keeps what the broker says in files, and tells the agent how commands ended.
+/// Writes the broker's reports to files, and tells the agent how commands ended.
 struct NodeObserver(Weak<Node>);
 
 impl Observer for NodeObserver {
@@ -208,15 +208,15 @@ impl Observer for NodeObserver {
             node.input(Input::Exited { vid: instance.vid, exit: Exit::NotStarted });
         }
         if let Some(waiter) = node.starts().remove(&instance.vid) {
-            // One that has lost its patience takes the command for started, and hears of its end.
+            // A waiter whose time is over counts the command as started, and learns of its end.
             let _ = waiter.send(start);
         }
     }
 }
 
 async fn listen(address: SocketAddr) -> Result<TcpListener, NodeError> {
-    /// A node that was killed while it started a program leaves a child that has all its descriptors, until that runs the
-    /// program.
+    /// How long the port of a killed node may still be in use: a child that the node was starting has all its descriptors until the
+    /// child executes its program.
     const PATIENCE: Duration = Duration::from_secs(2);
     const PAUSE: Duration = Duration::from_millis(20);
     let begun = Instant::now();
@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_port_that_is_free_soon_is_waited_for() {
+    async fn binding_waits_for_a_port_that_is_soon_free() {
         let before = listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = local_address(&before).unwrap();
         tokio::spawn(async move {

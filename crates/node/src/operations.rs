@@ -1,6 +1,6 @@
 //! The operations that the state machine of moves orders, carried out with the engine and the broker.
 //!
-//! * [`source`]: those of the host that an instance leaves; [`destination`]: those of the host to which it comes.
+//! * [`source`]: the operations of the host that an instance leaves; [`destination`]: the operations of the host that it comes to.
 
 mod destination;
 mod source;
@@ -25,10 +25,10 @@ use crate::node::Node;
 /// How long a dump may take, and a restore.
 const ENGINE_LIMIT: Duration = Duration::from_secs(300);
 
-/// How often it is told how far a pre-copy is.
+/// How often to report the progress of a pre-copy.
 pub const PROGRESS: Duration = Duration::from_millis(250);
 
-/// Why an operation failed, in words.
+/// The reason why an operation failed, in words.
 pub struct Reason(pub String);
 
 impl<E: Display> From<E> for Reason {
@@ -40,7 +40,7 @@ impl<E: Display> From<E> for Reason {
 pub type Result<T> = std::result::Result<T, Reason>;
 
 impl Node {
-    /// Does `operation`; `leaving` is the move in which this host is the source, if it is.
+    /// Performs `operation`; `leaving` is the move whose source is this host, if there is one.
     pub async fn perform_operation(
         self: &Arc<Self>,
         vid: Vid,
@@ -81,8 +81,8 @@ impl Node {
         self.live(vid).ok_or_else(|| Reason(format!("instance {vid} is not on host {}", self.host)))
     }
 
-    /// The node has an entry of the instance and nothing else, so nothing of it runs: it ended before the
-    /// instance was started, or has lost its files.
+    /// The exit of an instance of which the node has an entry and nothing else. Nothing of the instance runs: the former node ended
+    /// before it started the instance, or the node has lost its files.
     fn nothing_left(&self) -> Outcome {
         let host = &self.host;
         let reason =
@@ -95,12 +95,12 @@ impl Node {
         self.agent.ready().err().map(|reason| Outcome::Refused { reasons: vec![self.at_home(&reason)] })
     }
 
-    /// `reason` with this host's name.
+    /// `reason`, prefixed with this host's name.
     pub fn at_home(&self, reason: &str) -> String {
         format!("host {}: {reason}", self.host)
     }
 
-    /// Tells how far the copying of images is, which goes on until it is cancelled.
+    /// Reports the progress of copying images, which continues until it is cancelled.
     fn telling(self: &Arc<Self>, vid: Vid, cancel: &Arc<Cancel>) -> impl Fn(u64, u64) -> bool + Send + use<> {
         let (node, cancelled) = (self.clone(), cancel.clone());
         move |bytes, total| {
@@ -109,18 +109,18 @@ impl Node {
         }
     }
 
-    /// What must be remembered of the instance cannot be written.
+    /// The failure to record the instance's state.
     fn not_noted(&self, error: &io::Error) -> Reason {
         let what = format!("host {} cannot write its records of the instance: {error}", self.host);
         Reason(wire::reason(&what, "make room there, or choose another host"))
     }
 
-    /// What has gone wrong in the engine, with the remedy.
+    /// The engine's error, with the remedy.
     pub fn in_words(&self, error: &Error) -> Reason {
         Reason(self.engine_failed(error))
     }
 
-    /// What has gone wrong in the engine, with the remedy.
+    /// The engine's error, with the remedy.
     pub fn engine_failed(&self, error: &Error) -> String {
         let what = error.on_host(self.host.as_str());
         match error.remedy() {

@@ -1,4 +1,5 @@
-//! Output of instances: the broker keeps it while they are here, and the node keeps that of the last ones that ended.
+//! The output of instances: the broker keeps it while they are here, and the node keeps the output of the last ones that have
+//! ended.
 
 use engine_api::State;
 use fabric::Vid;
@@ -8,17 +9,17 @@ use tokio::time::timeout;
 
 use crate::node::Node;
 
-/// The most bytes of output in one answer: a follower that takes it slowly is still heard of in time.
+/// The length limit of output in one answer, in bytes: a slow follower must still be served in time.
 const LIMIT: usize = 64 * 1024;
 
 impl Node {
-    /// What an instance has written from position `from` on. For a `follower` it is waited until there is something.
+    /// The output of an instance from position `from` on. For a `follower`, waits until there is some.
     pub async fn output(&self, vid: Vid, from: u64, follower: Option<Follower>) -> Result<Answer, String> {
         let Some(live) = self.live(vid) else { return self.output_of_ended(vid, from) };
         if let Some(follower) = follower {
             self.broker.follow(live.id(vid), follower, from);
             let arrival = self.broker.output_after(live.id(vid), from);
-            // No output in time is an answer as well.
+            // An empty output after the timeout is an answer as well.
             let _ = timeout(Question::OUTPUT_PATIENCE, arrival).await;
         }
         match self.broker.output(live.id(vid), from, LIMIT) {
@@ -27,8 +28,8 @@ impl Node {
         }
     }
 
-    /// The broker forgets an instance that has ended before this node does, but after its output is kept. One that is yet to run
-    /// here has nothing to do with what is kept of another one of its VID.
+    /// The broker forgets an instance that has ended before this node does, but after its output is stored. For an instance that
+    /// will run here, stored output of another instance with its VID does not count.
     fn output_without_broker(&self, vid: Vid, from: u64) -> Result<Answer, String> {
         let not_yet = || "the instance is not running here yet".to_owned();
         match self.live(vid).map(|live| live.state) {
@@ -65,7 +66,7 @@ mod tests {
     use crate::instances::Live;
     use crate::{Nics, NodeOptions, node};
 
-    /// A node that is connected to nobody.
+    /// A node without connections.
     fn node(directory: &tempfile::TempDir) -> Arc<Node> {
         let (pki, address) = (directory.path().join("pki"), SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
         rpc::pki::create_authority(&pki).unwrap();
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_output_of_what_has_just_ended_is_there_at_any_time() {
+    async fn output_of_a_just_ended_instance_is_always_available() {
         let (directory, vid) = (tempfile::tempdir().unwrap(), Vid::new(1).unwrap());
         let node = node(&directory);
         let chunk = Chunk { stream: Stdout, bytes: b"last words".to_vec() };
@@ -113,6 +114,6 @@ mod tests {
         node.lives().remove(&vid);
         assert_eq!(node.output(vid, 0, None).await, whole, "the node, too");
         node.lives().insert(vid, live(State::Prepared));
-        assert!(node.output(vid, 0, None).await.is_err(), "another one of its VID is to come");
+        assert!(node.output(vid, 0, None).await.is_err(), "another instance with its VID will come");
     }
 }

@@ -14,10 +14,10 @@ use tokio::sync::Semaphore;
 use crate::linking;
 use crate::node::Node;
 
-/// How soon a node that could not be reached is tried again.
+/// The pause before an unreachable node is tried again.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// The most connections that are made at a time before they are needed.
+/// The number of connections that are made in advance at the same time.
 const MOST_AT_ONCE: usize = 16;
 
 /// How long a node may take to answer.
@@ -48,7 +48,7 @@ impl Pool {
 }
 
 impl Node {
-    /// What the node of `host` answers.
+    /// The answer of the node of `host`.
     pub async fn ask_node(&self, host: &HostName, question: LinkQuestion) -> Result<LinkAnswer, Unreachable> {
         let caller = self.caller(host).await?;
         caller.call(question, ANSWER_LIMIT).await.map_err(|error| {
@@ -59,21 +59,21 @@ impl Node {
 
     /// Connects to `host`, so that the first link need not wait for it.
     pub async fn warm(self: Arc<Self>, host: HostName) {
-        // One that is not known yet is not one that could not be reached.
+        // An unknown host does not count as unreachable.
         if self.directory.address(&host).is_some() {
             let _ = self.caller(&host).await;
         }
     }
 
-    /// Tells the host to which an instance moves with whom it has links, so that it gets ready for them while the images travel.
+    /// Tells the destination of a move the instance's peers, so that it prepares for their links while the images travel.
     pub async fn announce_peers(self: Arc<Self>, to: HostName, vid: Vid, peers: BTreeSet<Vid>) {
         if !peers.is_empty() {
-            // Without that the links take longer.
+            // If this fails, the links take longer.
             let _ = self.ask_node(&to, LinkQuestion::Expect { vid, peers }).await;
         }
     }
 
-    /// The source of an instance that comes here, which is `from`, names those with whom it has links.
+    /// Handles the list of peers from `from`, the source of an instance that comes here.
     pub fn expect_with_peers(self: Arc<Self>, from: &HostName, vid: Vid, peers: BTreeSet<Vid>) -> LinkAnswer {
         let comes = |entry: Entry| matches!(entry.role, Role::Destination { source, .. } if source.is(from));
         if !self.agent.entry(vid).is_some_and(comes) {
@@ -83,7 +83,7 @@ impl Node {
         LinkAnswer::Expected
     }
 
-    /// Finds out where instances are, and connects to the nodes there.
+    /// Finds out the locations of instances, and connects to the nodes there.
     async fn get_ready_for(self: Arc<Self>, peers: BTreeSet<Vid>) {
         let mut hosts = linking::hosts_of(&self, peers).await;
         hosts.remove(&self.host);

@@ -24,7 +24,7 @@ use crate::operations::{PROGRESS, Reason, Result, watch};
 mod looks;
 
 impl Node {
-    /// Opens the connection on which the images will go, and sends the memory over it.
+    /// Opens the connection for the images, and sends the memory over it.
     pub async fn precopy(
         self: &Arc<Self>,
         vid: Vid,
@@ -45,7 +45,7 @@ impl Node {
         loop {
             let telling = (vid, id, &looks);
             self.precopy_look(telling, (&courier, &channels), &destination, cancel).await?;
-            // What changes from here on is fetched later.
+            // Later changes are fetched by post-copy.
             if post_copy || driver == Driver::Engine || !looks.next(courier.meter().read()) {
                 break;
             }
@@ -55,13 +55,13 @@ impl Node {
         Ok(Outcome::Copied { bytes })
     }
 
-    /// What decides on the rounds.
+    /// Whether the node or the engine decides on the rounds.
     fn driver(&self, vid: Vid) -> Result<Driver> {
         let engine = self.engines.of(self.known(vid)?.kind).map_err(|error| self.in_words(&error))?;
         Ok(engine.capabilities().precopy)
     }
 
-    /// The channels on which the engine can reach its counterpart.
+    /// The channels with which the engine can reach its counterpart.
     fn open_channels(
         &self,
         vid: Vid,
@@ -116,7 +116,7 @@ impl Node {
         }
     }
 
-    /// Does `work`, and tells meanwhile how far it all is.
+    /// Does `work`, and reports the progress of the pre-copy meanwhile.
     async fn telling_of<T>(
         self: &Arc<Self>,
         (vid, id, looks): (Vid, MoveId, &Looks),
@@ -132,7 +132,7 @@ impl Node {
                 _ = again.tick() => {
                     let now = courier.meter().read();
                     self.measured(id, looks.measurement(now));
-                    // That it goes on; what it comes to is said by that.
+                    // This reports that it continues. The total is not known yet.
                     self.input(Input::Progress { vid, bytes: now.sent, total: now.sent });
                 }
             }

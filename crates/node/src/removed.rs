@@ -9,8 +9,8 @@ use rpc::wire::{Answer, FromNode};
 use crate::node::Node;
 
 impl Node {
-    /// Believes no more whom `removed` bars: connections end, also those that are just being made, and tunnels' keys are forgotten. The
-    /// coordinator is told by an answer of this `number`, if it wants one.
+    /// Stops trusting the hosts that `removed` bars: ends their connections, including those in the making, and forgets their
+    /// tunnels' keys. Answers the coordinator with this `number`, if it wants an answer.
     pub fn believe(self: &Arc<Self>, removed: Removed, number: Option<u64>, outbox: Outbox<FromNode>) {
         let gate = self.endpoint.gate();
         if gate.removed() != removed {
@@ -22,7 +22,7 @@ impl Node {
         tokio::spawn(async move {
             node.end_barred_tunnels().await;
             if let Some(number) = number {
-                // A coordinator that is gone does not want to know any more.
+                // The connection may be lost; then no answer is wanted.
                 let _ = outbox.send(&FromNode::Answer { number, answer: Ok(Answer::Done) });
             }
         });

@@ -1,7 +1,7 @@
 //! The sides of moves that are open on this host, and their channels.
 //!
-//! A side is opened when it is first needed, also after a restart of the node, and kept until the move is over here: the engine may have
-//! something ready for it, or data on its way.
+//! A side is opened when it is first needed, also after a restart of the node, and stays open until the move is over on this host:
+//! the engine may have prepared something for it, or may still send data.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use tokio::task::spawn_blocking;
 use crate::channels::ChannelSet;
 use crate::node::Node;
 
-/// See the module.
+/// The open sides, and their channels.
 #[derive(Default)]
 pub struct Sides(Mutex<Open>);
 
@@ -21,11 +21,11 @@ pub struct Sides(Mutex<Open>);
 struct Open {
     sources: HashMap<Vid, Arc<dyn Source>>,
     destinations: HashMap<Vid, Arc<dyn Destination>>,
-    /// The channels of whichever side is open.
+    /// The channels of the open side.
     channels: HashMap<Vid, Arc<ChannelSet>>,
 }
 
-/// The sides of an instance that are open: at most one of them, but while it is closed.
+/// The open sides of an instance: at most one of them, except while the other is being closed.
 type Both = (Option<Arc<dyn Source>>, Option<Arc<dyn Destination>>);
 
 impl Sides {
@@ -33,7 +33,7 @@ impl Sides {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The open source side of `vid`, or what `open` opens.
+    /// The source side of `vid`, which `open` opens if it is not open.
     pub fn source(
         &self,
         vid: Vid,
@@ -46,7 +46,7 @@ impl Sides {
         Ok(self.lock().sources.entry(vid).or_insert(opened).clone())
     }
 
-    /// The open destination side of `vid`, or what `open` opens.
+    /// The destination side of `vid`, which `open` opens if it is not open.
     pub fn destination(
         &self,
         vid: Vid,
@@ -65,7 +65,7 @@ impl Sides {
         earlier.iter().for_each(|channels| channels.close());
     }
 
-    /// The instance stands still: what goes over its channels is limited no more.
+    /// The instance is stopped: lifts the rate limit of its channels.
     pub fn hurry(&self, vid: Vid) {
         self.lock().channels.get(&vid).iter().for_each(|channels| channels.hurry());
     }
@@ -76,7 +76,7 @@ impl Sides {
         channels.iter().for_each(|channels| channels.close());
     }
 
-    /// Takes both sides of `vid` away, and ends their channels.
+    /// Removes both sides of `vid`, and ends their channels.
     fn close(&self, vid: Vid) -> Both {
         self.close_channels(vid);
         let mut open = self.lock();
@@ -85,11 +85,11 @@ impl Sides {
 }
 
 impl Node {
-    /// The move of the instance is over here: closes its side at once, and waits until the engine has taken back what it had ready.
+    /// The instance's move is over here: closes its side at once, and waits until the engine has undone its preparations.
     pub fn close_sides(&self, vid: Vid) -> impl Future<Output = ()> + Send + use<> {
         let sides = self.sides.close(vid);
         async move {
-            // It may have to end a program.
+            // Closing may have to end a program.
             let _dropped = spawn_blocking(move || drop(sides)).await;
         }
     }

@@ -1,4 +1,4 @@
-//! The node's files beside its store, by which it finds its instances again after a restart.
+//! The node's files beside its store, with which it finds its instances again after a restart.
 //!
 //! | file in `instances/VID/` | |
 //! |---|---|
@@ -25,7 +25,7 @@ pub struct StateFiles {
 }
 
 impl StateFiles {
-    /// The files under `state`, which is made if it does not exist, and is its owner's alone.
+    /// The files under `state`, which is made if it is missing. Only its owner can read it.
     pub fn open(state: &Path) -> io::Result<Self> {
         let root = state.join("instances");
         private::directory(state)?;
@@ -54,7 +54,7 @@ impl StateFiles {
         self.write(vid, "exit", &encode(&code)?)
     }
 
-    /// What a broker has to know to take the instance over. What is missing is as it is at the start.
+    /// The state that a broker needs to take the instance over. Missing parts have their initial values.
     pub fn carried(&self, vid: Vid) -> Carried {
         let carried: Carried = self.read(vid, "carried").unwrap_or_default();
         let roster = self.read(vid, "roster").unwrap_or(carried.roster);
@@ -62,7 +62,7 @@ impl StateFiles {
         Carried { roster, exit, output: carried.output }
     }
 
-    /// Notes that a node has died here which knew more of what the instance's command had written.
+    /// Records that a node has died here with unrecorded output of the instance's command.
     pub fn note_death(&self, vid: Vid) -> io::Result<()> {
         let carried = self.carried(vid);
         self.write_carried(vid, &Carried { output: carried.output.after_death(), ..carried })
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_blueprint_is_not_for_others_also_one_of_an_earlier_node() {
+    fn only_the_owner_can_read_a_blueprint_even_of_an_earlier_node() {
         let directory = tempfile::tempdir().unwrap();
         let old = directory.path().join("instances/9/blueprint");
         fs::create_dir_all(old.parent().unwrap()).unwrap();
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_named() {
+    fn a_failed_write_names_the_file() {
         let directory = tempfile::tempdir().unwrap();
         let files = StateFiles::open(directory.path()).unwrap();
         fs::write(directory.path().join("instances/7"), "in the way").unwrap();
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_newer_than_the_move_counts() {
+    fn state_newer_than_the_move_counts() {
         let directory = tempfile::tempdir().unwrap();
         let files = StateFiles::open(directory.path()).unwrap();
         let vid = Vid::new(7).unwrap();

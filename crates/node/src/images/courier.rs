@@ -25,30 +25,30 @@ use super::pacing::Pacing;
 use super::{LAYOUT, PART, in_time, part_of};
 use crate::cancel::Cancel;
 
-/// Parts that wait to be sent.
+/// The number of parts that may wait to be sent.
 const QUEUE: usize = 8;
 
 /// Sends the images of one move.
 pub struct Courier {
-    /// To the task that sends.
+    /// The queue of the sending task.
     parts: mpsc::Sender<Part>,
     sending: Task<Sent>,
-    /// The destination's answer, which comes at the end, or before it if it cannot take them.
+    /// The destination's answer: at the end, or earlier if the destination refuses the images.
     answer: tokio::sync::Mutex<Option<Task<Received>>>,
     is_answered: Arc<AtomicBool>,
     told: Mutex<Told>,
     meter: Arc<Meter>,
-    /// What the dump finds changed need not be sent, if an instance can be restored without it.
+    /// Whether changed pages stay at the source if the instance can be restored without them.
     leaves_changes: AtomicBool,
 }
 
-/// What was told of the instance's memory.
+/// The memory of the instance according to its engine.
 struct Told {
     known: Known,
     changed: Changed,
-    /// What consists of which runs of pages, as of the present account.
+    /// The runs of pages of each region, in the present account.
     layout: BTreeMap<Region, Vec<(u64, u64)>>,
-    /// Which of these are fetched later.
+    /// The pages of these that are fetched later.
     left: BTreeMap<Region, Vec<(u64, u64)>>,
 }
 
@@ -61,24 +61,24 @@ struct Changed {
     pages: Vec<u8>,
 }
 
-/// What is sent in order.
+/// A part of the transfer; parts are sent in order.
 enum Part {
     Begin,
     Pages(Changed),
-    /// Those that follow are waited for.
+    /// The instance is stopped, and waits for the parts that follow.
     Hurry,
-    /// All before this is sent.
+    /// Requests a notice when all earlier parts are sent.
     Flush(oneshot::Sender<()>),
 }
 
-/// What the task that sends leaves.
+/// The result of the sending task.
 struct Sent {
     stream: WriteHalf<Stream>,
     digest: Hasher,
 }
 
 impl Courier {
-    /// For images that go over `stream`; memory at most at so many bytes a second.
+    /// Makes a courier that sends images over `stream`, and memory at a limited rate.
     ///
     /// # Errors
     /// If the system has no random numbers.
@@ -111,7 +111,7 @@ impl Courier {
         &self.meter
     }
 
-    /// From now on leaves changed pages at the source where a post-copy can fetch them later.
+    /// From now on, changed pages stay at the source if post-copy can fetch them later.
     pub fn leave_changes(&self) {
         self.leaves_changes.store(true, Ordering::Relaxed);
     }
@@ -139,8 +139,8 @@ impl Courier {
         Sink { courier: self.clone(), cancel: cancel.clone(), runtime: Handle::current() }
     }
 
-    /// Sends what memory consists of and the other images, and returns the destination's answer. `progress` is told how many bytes
-    /// of these are sent.
+    /// Sends the layout of the memory and the other images, and returns the destination's answer. Calls `progress` with the number
+    /// of bytes of these images that are sent.
     ///
     /// # Errors
     /// If sending fails, or the answer does not arrive in time.
@@ -199,7 +199,7 @@ pub struct Sink {
 
 impl Sink {
     fn give(&self, part: Part) -> io::Result<()> {
-        // A destination that takes no more reads on until it is heard.
+        // A destination that refuses the images still reads until the source has received its answer.
         if self.courier.is_answered.load(Ordering::Acquire) {
             return Err(closed());
         }
@@ -271,7 +271,7 @@ impl MemorySink for Sink {
     }
 }
 
-/// Adds pages behind others.
+/// Appends pages to runs.
 fn add(runs: &mut Vec<(u64, u64)>, address: u64, pages: usize) {
     match runs.last_mut() {
         Some((start, count)) if *start + *count * PAGE as u64 == address => *count += pages as u64,
@@ -290,7 +290,7 @@ impl Changed {
     }
 }
 
-/// Sends what comes until nothing more does.
+/// Sends the parts that arrive, until the channel of parts is closed.
 async fn send(
     mut sent: Sent,
     mut parts: mpsc::Receiver<Part>,
@@ -332,7 +332,7 @@ impl Sent {
         message: impl Fn(Region, Vec<(u64, u64)>) -> ImageMessage,
     ) -> io::Result<()> {
         for (region, runs) in all {
-            // Also of one without pages.
+            // Also for a region without pages.
             let mut pieces = runs.chunks(LAYOUT);
             let mut piece = pieces.next().unwrap_or_default();
             loop {
@@ -379,7 +379,7 @@ fn closed() -> io::Error {
     io::Error::new(io::ErrorKind::BrokenPipe, "the connection to the destination is closed")
 }
 
-/// A task that ends with its owner: with both of a courier's goes its connection.
+/// A task that ends with its owner. When both tasks of a courier end, its connection closes.
 struct Task<T>(JoinHandle<io::Result<T>>);
 
 impl<T> Task<T> {

@@ -7,21 +7,21 @@ use engine_api::PAGE;
 use instance::Region;
 use xxhash_rust::xxh3::xxh3_128_with_secret;
 
-/// Pages of which the digests lie together.
+/// The number of pages whose digests are stored together.
 const CHUNK: usize = 256;
 
 /// The length of a secret for XXH3, in bytes.
 const SECRET: usize = 192;
 
-/// Digests of pages by their place. They are keyed with a secret of this move, so that a program cannot prepare two pages with the same
-/// digest.
+/// Digests of pages by their address. They are keyed with a secret of this move, so that a program cannot prepare two pages with
+/// the same digest.
 pub struct Known {
     secret: [u8; SECRET],
     chunks: HashMap<(Region, u64), Box<[u128; CHUNK]>>,
 }
 
 impl Known {
-    /// Nothing is known.
+    /// Makes an empty record.
     ///
     /// # Errors
     /// If the system has no random numbers.
@@ -60,7 +60,7 @@ impl Known {
             let chunk = self.chunks.entry(key).or_insert_with(|| Box::new([0; CHUNK]));
             for (page, digest) in now.chunks(PAGE).zip(&mut chunk[at..]) {
                 let present = xxh3_128_with_secret(page, &self.secret);
-                // Zero stands for nothing known: such a page is sent each time.
+                // Zero means unknown: a page with this digest is sent each time.
                 if *digest != present || present == 0 {
                     *digest = present;
                     changed(number * PAGE as u64, page)?;
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_is_not_told_again() {
+    fn known_pages_are_not_sent_again() {
         let mut known = Known::new().unwrap();
         // Over the end of a chunk.
         assert_eq!(changes(&mut known, PROCESS, 254, &[1, 2, 3]), [(254, 1), (255, 2), (256, 3)]);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_compared_is_not_known_by_that() {
+    fn comparing_a_page_does_not_make_it_known() {
         let mut known = Known::new().unwrap();
         changes(&mut known, PROCESS, 254, &[1, 2, 3]);
         let pages: Vec<u8> = [1, 9, 3, 4].iter().flat_map(|byte| [*byte; PAGE]).collect();

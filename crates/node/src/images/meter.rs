@@ -17,7 +17,7 @@ pub struct Meter {
     waited: Mutex<Waited>,
 }
 
-/// For how long looks have waited, and since when one does.
+/// The total time that rounds have waited, and the begin of the present wait.
 #[derive(Default)]
 struct Waited {
     before: Duration,

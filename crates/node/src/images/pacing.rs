@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep_until};
 
 /// A rate limit.
 pub struct Pacing {
-    /// So many bytes a second at the most.
+    /// The limit, in bytes per second.
     limit: Option<u64>,
     next: Instant,
 }
@@ -38,7 +38,7 @@ impl Pacing {
 mod tests {
     use super::*;
 
-    /// How long it takes until so many bytes may be sent, after those before.
+    /// The time until all these parts may be sent, one after the other.
     async fn sends(pacing: &mut Pacing, parts: &[u64]) -> Duration {
         let began = Instant::now();
         for bytes in parts {
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_limit_holds_until_it_is_lifted() {
+    async fn a_rate_limit_holds_until_it_is_lifted() {
         let mut pacing = Pacing::new(Some(100));
         assert_eq!(sends(&mut pacing, &[100, 50, 150]).await, Duration::from_secs(3));
         pacing.sent(1000);

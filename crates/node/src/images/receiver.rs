@@ -1,4 +1,4 @@
-//! Receives images at the destination, and passes them to the engine's sink, which knows what they are.
+//! Receives images at the destination, and passes them to the engine's sink.
 
 use std::io;
 
@@ -42,7 +42,7 @@ pub async fn receive(
 }
 
 struct Receiver {
-    /// Away while a thread that may block works with it.
+    /// `None` while a thread that may block uses it.
     sink: Option<Box<dyn ImageSink>>,
     digest: Hasher,
     part: Vec<u8>,
@@ -107,7 +107,7 @@ impl Receiver {
     }
 }
 
-/// Writes runs of pages that lie in `part` one behind the other, and gives that back.
+/// Writes runs of pages, which are consecutive in `part`, and returns `part`.
 fn write(
     sink: &mut dyn ImageSink,
     region: Region,

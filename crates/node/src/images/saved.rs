@@ -15,10 +15,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{MAX_IMAGES, PART, is_plain};
 
-/// The file that says what is in the directory.
+/// The file that describes the directory's contents.
 const CONTENTS: &str = "transhume.contents";
 
-/// The file that says whose images the directory is for, from the beginning.
+/// The file that names the instance of the directory, written first.
 const BEGUN: &str = "transhume.begun";
 
 /// The longest [`CONTENTS`], in bytes.
@@ -131,7 +131,7 @@ fn read_contents(saved: &Path, vid: Vid) -> io::Result<Contents> {
     if blake3::hash(bytes) != *digest {
         return Err(damaged(CONTENTS));
     }
-    // The version is what every layout begins with.
+    // Every layout begins with its version.
     let (version, _) = postcard::take_from_bytes::<u16>(bytes).map_err(|_| damaged(CONTENTS))?;
     if version != VERSION {
         let what = format!(
@@ -167,7 +167,7 @@ struct Copier<'a> {
 }
 
 impl Copier<'_> {
-    /// Copies a file of `size` bytes, and returns the digest of what was copied.
+    /// Copies a file of `size` bytes, and returns the digest of the copied bytes.
     fn copy(&mut self, from: &Path, mut writer: File, size: u64, is_durable: bool) -> io::Result<[u8; 32]> {
         let in_words = |error: io::Error| match error.kind() {
             io::ErrorKind::UnexpectedEof => damaged(&from.to_string_lossy()),
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saved_is_loaded() {
+    fn saved_images_can_be_loaded() {
         let directory = tempfile::tempdir().unwrap();
         let saved = saved(directory.path());
         check(&saved, vid()).unwrap();
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_cut_or_anothers_is_refused() {
+    fn damaged_truncated_or_foreign_images_are_refused() {
         let directory = tempfile::tempdir().unwrap();
         let saved = saved(directory.path());
         let to = directory.path().join("again");
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_of_what_is_not_complete_and_nothing_is_overwritten() {
+    fn a_failed_save_leaves_nothing_and_overwrites_nothing() {
         let directory = tempfile::tempdir().unwrap();
         let to = directory.path().join("checkpoint/a.1");
         assert!(save(dumped(directory.path()), &to, &|_, _| false).is_err() && !to.exists());
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_begun_is_discarded_complete_or_not_and_nothing_else_is() {
+    fn only_directories_of_a_begun_save_are_discarded() {
         let directory = tempfile::tempdir().unwrap();
         let whole = saved(directory.path());
         assert!(discard(&whole, Vid::new(8).unwrap()).is_err() && discard(directory.path(), vid()).is_err());

@@ -1,4 +1,5 @@
-//! An instance with many active peers moves, in virtual time: how long until it is suspended, and until it has its links again.
+//! An instance with many active peers moves, in virtual time: how long it takes until it is suspended, and until it has its links
+//! again.
 //!
 //! The machines are the daemons' own: `moves::Coordinator`, a `moves::NodeAgent` and a `Directory` for each host, and a node's
 //! decisions about links (`linking`). The network between them is simulated: a hop takes [`HOP`], and the sender and receiver of a message
@@ -13,27 +14,27 @@ mod world;
 
 use world::{Figures, Layout, World};
 
-/// From one host to another, in microseconds.
+/// The delay from one host to another, in microseconds.
 const HOP: f64 = 100.0;
 
-/// For how long somebody is busy with something, in microseconds: processor time on loopback, where who sends also does the work of
-/// the kernel that takes it in.
+/// The time for which a party is busy with a task, in microseconds: processor time on loopback, where the sender also does the
+/// kernel's work of receiving.
 mod cost {
     /// A message over TLS, at either end.
     pub const MESSAGE: f64 = 5.5;
-    /// An instance in a question where it is, or in its answer.
+    /// An instance in a question for its location, or in the answer.
     pub const ENTRY: f64 = 0.1;
-    /// A packet from a process to its node, or back, at the node's end; and a wish for a link, at the process'.
+    /// A packet from a process to its node, or back, at the node's end; and a request for a link, at the process's end.
     pub const PACKET: f64 = 2.0;
     pub const SAY: f64 = 0.7;
     /// A connection to another host's data port; and one from there.
     pub const CONNECT: f64 = 26.0;
     pub const ACCEPT: f64 = 19.0;
-    /// A new link, in its process: the packet with its descriptor, both greetings.
+    /// A new link, in its process: the packet with its descriptor, and both greetings.
     pub const LINK: f64 = 11.0;
-    /// A link that a turn of the process' thread looks at.
+    /// A link that a turn of the process's thread checks.
     pub const LOOK: f64 = 1.2;
-    /// A link that is closed, after a good-bye.
+    /// A link that is closed, after its last message.
     pub const CLOSE: f64 = 7.0;
 }
 
@@ -43,14 +44,14 @@ fn run(layout: Layout, busy: bool) -> Figures {
     runtime.block_on(async { World::new(layout, busy).move_once().await })
 }
 
-/// How many messages follow one another, at most.
+/// The length of the longest chain of messages that wait for each other.
 fn hops(layout: Layout) -> f64 {
     let figures = run(layout, false);
     (figures.suspended + figures.last) / HOP
 }
 
 #[test]
-fn a_thousand_peers_are_told_in_as_many_hops_as_one_and_in_less_than_forty_milliseconds() {
+fn a_thousand_peers_learn_the_location_in_as_many_hops_as_one_and_within_forty_milliseconds() {
     println!(
         "peers  hosts  hops  suspended  told  first  half  last link  in all (ms)  coordinator's messages"
     );
@@ -74,7 +75,7 @@ fn a_thousand_peers_are_told_in_as_many_hops_as_one_and_in_less_than_forty_milli
 }
 
 #[test]
-fn it_is_the_same_each_time() {
+fn the_simulation_is_deterministic() {
     let layout = Layout { peers: 100, hosts: 7 };
     assert_eq!(run(layout, true), run(layout, true));
 }

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// As tokio's clock measures it, which knows nothing shorter than a millisecond: that stands for a tenth of a microsecond.
+/// A time of tokio's clock: its resolution, a millisecond, stands for a tenth of a microsecond.
 pub fn ticks(micros: f64) -> Duration {
     Duration::from_millis((micros * 10.0).round() as u64)
 }
 
-/// In microseconds.
+/// A time of tokio's clock in microseconds.
 pub fn micros(ticks: Duration) -> f64 {
     ticks.as_millis() as f64 / 10.0
 }
@@ -19,19 +19,19 @@ pub async fn hop() {
     sleep(ticks(super::HOP)).await;
 }
 
-/// The threads of a daemon or a process, each of which does one thing after the other.
+/// The threads of a daemon or a process. Each does one task after the other.
 pub struct Threads {
     free_at: Mutex<Vec<Instant>>,
     busy: bool,
 }
 
 impl Threads {
-    /// So many; those that are never `busy` do everything at once.
+    /// `count` threads; if they are not `busy`, they do everything at once.
     pub fn new(count: usize, busy: bool) -> Self {
         Self { free_at: Mutex::new(vec![Instant::now(); count]), busy }
     }
 
-    /// Waits until it was its turn, and it is done.
+    /// Waits for a free thread, and until it has done the task.
     pub async fn work(&self, cost: f64) {
         if self.busy {
             sleep_until(self.take_turn(cost)).await;

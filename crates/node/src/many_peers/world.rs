@@ -28,28 +28,29 @@ use crate::peers::Unreachable;
 
 const FABRIC: FabricId = FabricId(1);
 
-/// The threads of a daemon.
+/// The number of threads of a daemon.
 const WORKERS: usize = 2;
 
-/// Dump, transfer and restore, in microseconds.
+/// The time for dump, transfer and restore, in microseconds.
 const MEANWHILE: f64 = 50_000.0;
 
-/// Longer than any move takes.
+/// A timeout longer than any move.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// As in libibverbs' thread.
+/// The limit of libibverbs' thread.
 const MESSAGES_IN_A_TURN: usize = 256;
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Peers, each an instance, and the hosts over which they are spread. Two more hosts are the instance's.
+/// The peers, each an instance, and the number of hosts that they are spread over. The moving instance has two more hosts.
 #[derive(Clone, Copy)]
 pub struct Layout {
     pub peers: u16,
     pub hosts: u16,
 }
 
-/// In microseconds: the suspension, and from the commit until all nodes were told, and the first link, half of them and all were there.
+/// Times in microseconds: of the suspension; and from the commit until all nodes were told, and until the first link, half of the
+/// links and all links were up.
 #[derive(Debug, PartialEq)]
 pub struct Figures {
     pub suspended: f64,
@@ -57,7 +58,7 @@ pub struct Figures {
     pub first: f64,
     pub half: f64,
     pub last: f64,
-    /// Those that the coordinator has sent or taken since the suspension.
+    /// The number of messages that the coordinator has sent or received since the suspension.
     pub messages: usize,
 }
 
@@ -91,19 +92,19 @@ struct Process {
     links: mpsc::UnboundedSender<ProcessId>,
 }
 
-/// When things happened.
+/// The times of events.
 #[derive(Default)]
 struct Seen {
     suspend: Option<Instant>,
     suspended: Option<Instant>,
     committed: Option<Instant>,
     told: Option<Instant>,
-    /// When a process had greeted another one.
+    /// The time at which a process has greeted another one.
     greeted: HashMap<(ProcessId, ProcessId), Instant>,
     messages: usize,
 }
 
-/// A node: what `linking` sees.
+/// A node, as `linking` uses it.
 #[derive(Clone)]
 struct Here(Arc<World>, Arc<Host>);
 
@@ -117,7 +118,7 @@ fn host_name(place: u16) -> HostName {
 
 impl World {
     pub fn new(layout: Layout, busy: bool) -> Arc<Self> {
-        // Half of the peers open the links to it, and it those to the other half.
+        // Half of the peers open links to it, and it opens links to the other half.
         let mover = process(layout.peers / 2 + 1);
         let peers: Vec<_> = (1..=layout.peers + 1).map(process).filter(|peer| *peer != mover).collect();
         let (coordinator, _) =
@@ -170,7 +171,7 @@ impl World {
             MoveRequest { vid: self.mover.vid, destination: host_name(1), dry_run: false, post_copy: false };
         let (_, outputs) = self.coordinator.lock().unwrap().begin(request, now()).unwrap();
         self.coordinator_does(outputs);
-        // In virtual time: when nothing more happens, it is over at once.
+        // In virtual time: when nothing more happens, the timeout ends at once.
         timeout(LONG, self.all_up.notified()).await.expect("all links are made again");
         self.figures()
     }
@@ -213,7 +214,7 @@ impl World {
         }
     }
 
-    /// Tells a node where the instance is from now on.
+    /// Tells a node the instance's new location.
     async fn tell_news(self: Arc<Self>, host: Arc<Host>) {
         self.office_works(cost::MESSAGE).await;
         hop().await;
@@ -284,7 +285,7 @@ impl World {
         }
     }
 
-    /// What the engine and the broker do.
+    /// Simulates the engine and the broker.
     fn operate(self: Arc<Self>, host: Arc<Host>, vid: Vid, operation: Operation) -> Task {
         Box::pin(async move {
             let outcome = match operation {
@@ -319,7 +320,7 @@ impl World {
         Outcome::Suspended(Suspension::default())
     }
 
-    /// The process comes back, and asks for links to all with whom it had some.
+    /// The process attaches again, and requests links to all its former peers.
     async fn release(self: &Arc<Self>, host: &Arc<Host>, epoch: Epoch) -> Outcome {
         host.here.lock().unwrap().insert(self.mover.vid, epoch);
         host.threads.work(2.0 * cost::PACKET).await;
@@ -335,7 +336,7 @@ impl World {
         Here(self.clone(), host.clone())
     }
 
-    /// A turn of the process' thread takes in what has come, and looks at all links.
+    /// A turn of the process's thread receives messages, and checks all links.
     async fn take_links(self: Arc<Self>, id: ProcessId, mut inbox: mpsc::UnboundedReceiver<ProcessId>) {
         let (thread, mut links) = (&self.processes[&id].thread, 0);
         while let Some(first) = inbox.recv().await {
@@ -347,7 +348,7 @@ impl World {
                 links += 1;
                 next = inbox.try_recv().ok();
             }
-            // It is one more than may be taken: nothing is lost, and the turn a little shorter.
+            // This is one more than the limit: nothing is lost, and the turn is a little shorter.
             next.into_iter().for_each(|peer| self.processes[&id].links.send(peer).unwrap());
             thread.work(cost::LOOK * f64::from(links)).await;
         }
@@ -383,7 +384,7 @@ impl Host {
 }
 
 impl Here {
-    /// A process here wants a link: what the broker does then.
+    /// A process here requests a link: simulates the broker.
     fn wish(self, request: LinkRequest) -> Task {
         Box::pin(async move {
             self.1.threads.work(cost::PACKET).await;
@@ -423,7 +424,7 @@ impl Here {
     }
 }
 
-/// Those of two ends differ, and that is enough here.
+/// The nonces of both ends differ, which is enough here.
 fn nonce_of(request: &LinkRequest) -> Nonce {
     let mut nonce = Nonce::default();
     nonce[..2].copy_from_slice(&request.from.vid.lid().to_le_bytes());
@@ -502,7 +503,7 @@ impl Surroundings for Here {
     }
 }
 
-/// Nothing is lost here, so that no machine waits for anything.
+/// No message is lost here, so no machine needs a timer.
 fn now() -> Duration {
     Duration::ZERO
 }

@@ -1,7 +1,7 @@
-//! The devices that are attached to the overlay on this host, as the coordinator orders.
+//! The devices of this host on the overlay, as the coordinator orders them.
 //!
-//! A device has its port from the time that the coordinator orders it, even while it cannot be created, so that the switch's record of
-//! its station stays correct.
+//! A device has its port as soon as the coordinator orders it, even while the device cannot be created, so that the switch's record
+//! of its station stays correct.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use tokio::time::sleep;
 use super::interface::{self, Interface};
 use super::namespace::Identity;
 
-/// The most devices of a host. Ports of higher numbers are those of instances.
+/// The limit of devices of a host. Ports with higher numbers belong to instances.
 pub const MOST: usize = 1024;
 
-/// How often it is looked whether a device is gone.
+/// How often to check whether a device is gone.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// The attached devices of this host.
@@ -37,16 +37,16 @@ pub struct Devices {
 pub struct Present {
     pub device: Device,
     pub port: PortId,
-    /// Why it could not be created, if that failed.
+    /// The reason why it could not be created.
     pub failure: Option<String>,
     /// Its MTU in bytes when it was last created.
     pub mtu: Option<u32>,
-    /// The network namespace in which it was made last, if that has a name.
+    /// The network namespace in which it was last made, if that has a name.
     namespace: Option<Identity>,
 }
 
 impl Present {
-    /// Whether the network namespace in which it was made is no more, or has its name no more.
+    /// Whether the network namespace in which it was made does not exist any more, or has lost its name.
     fn is_left_behind(&self) -> bool {
         let netns = self.device.kind.netns().zip(self.namespace);
         netns.is_some_and(|(name, identity)| !identity.is_called(name))
@@ -54,13 +54,13 @@ impl Present {
 }
 
 impl Devices {
-    /// No devices. `offloads` are the usable ones of the kernel.
+    /// Makes an empty set of devices. `offloads` are the usable ones of the kernel.
     pub fn new(plane: Arc<Plane>, offloads: Offloads) -> Self {
         Self { plane, present: BTreeMap::new(), offloads }
     }
 
-    /// Creates the `wanted` devices and deletes the others, except stations that are `moving`. Afterwards each station that is not moving
-    /// is where it belongs.
+    /// Creates the `wanted` devices and deletes the others, except stations that are `moving`. Afterwards each station that is not
+    /// moving is at its location.
     pub async fn set(&mut self, wanted: Vec<Device>, moving: &HashSet<Mac>) {
         let stays = |device: &Device| moving.contains(&device.mac) || wanted.contains(device);
         for name in self.names(|present| !stays(&present.device)) {
@@ -96,7 +96,7 @@ impl Devices {
 
     async fn make(&mut self, device: Device, epoch: Option<Epoch>) -> Result<(), String> {
         let name = device.name.clone();
-        // One that a connection brought which came meanwhile is the same.
+        // A device of a connection that arrived meanwhile is the same one.
         if epoch.is_some() || self.present.get(&name).is_none_or(|present| present.device != device) {
             self.add(device, epoch).await?;
         }
@@ -109,7 +109,7 @@ impl Devices {
         }
     }
 
-    /// Gives `device` a port, which is muted if the station has yet to arrive, and tries to make it.
+    /// Gives `device` a port, which is muted if the station has not arrived yet, and tries to make the device.
     async fn add(&mut self, device: Device, arrives: Option<Epoch>) -> Result<(), String> {
         let (name, mac) = (device.name.clone(), device.mac);
         if self.present.contains_key(&name) {
@@ -155,7 +155,7 @@ impl Devices {
 
     async fn try_to_make(&mut self, name: &str) {
         let Some(present) = self.present.get_mut(name) else { return };
-        // What is left of one that has gone.
+        // The remains of a station that has left.
         release(&self.plane, present.port).await;
         (present.mtu, present.namespace) = (None, None);
         let made = interface::make(&present.device, self.offloads).await;
@@ -174,25 +174,25 @@ impl Devices {
 
     async fn take_away(&mut self, name: &str) {
         if let Some(present) = self.present.remove(name) {
-            // What was kept for a station that does not come goes back to where it is.
+            // Frames that were kept for a station that does not come go back to its location.
             let _ = self.plane.command(|switch, _, parcels| switch.abort(present.device.mac, parcels));
             release(&self.plane, present.port).await;
             self.plane.unplug(present.port);
         }
     }
 
-    /// Starts all stations that are here, except those that are `moving`, since their moves are over.
+    /// Starts all stations of this host, except those that are `moving`, since their moves are over.
     pub fn end_moves(&self, moving: &HashSet<Mac>) {
         for Present { device, .. } in self.iter().filter(|present| !moving.contains(&present.device.mac)) {
             self.plane.command(|switch, now, parcels| {
-                // Of one that does not move, and of a LAN, there is nothing to end.
+                // For a station that does not move, and for a LAN, there is no move to end.
                 let _ = switch.resume(device.mac, parcels);
                 let _ = switch.unpause(device.mac, now, parcels);
             });
         }
     }
 
-    /// Pauses a station that moves away, so that it sends nothing more.
+    /// Pauses a station that moves away: it sends nothing more.
     pub fn pause(&self, mac: Mac) -> Result<(), String> {
         self.plane.command(|switch, _, _| switch.pause(mac)).map_err(|refused| refused.to_string())
     }
@@ -240,14 +240,14 @@ impl Devices {
     }
 }
 
-/// Takes the network device of `port` away, if there is one.
+/// Removes the network device of `port`, if there is one.
 async fn release(plane: &Plane, port: PortId) {
     if let Some(tap) = plane.release(port) {
         destroy(tap).await;
     }
 }
 
-/// Ends when the device of `tap` is gone, and its name free: a thread of the plane may be about to do something with it.
+/// Waits until the device of `tap` is gone and its name is free: a thread of the plane may still use it.
 async fn destroy(mut tap: Arc<Tap>) {
     while let Err(shared) = Arc::try_unwrap(tap) {
         tap = shared;
@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_that_is_still_looked_at_is_waited_for() {
+    fn destroying_a_device_waits_for_its_users() {
         const NAME: &str = "st0";
         let namespace = fabric::netns::create().expect("a network namespace: these tests run as root");
         let inside = || {

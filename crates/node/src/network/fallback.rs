@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 pub struct Traffic(Option<Runtime>);
 
 impl Traffic {
-    /// Nothing is carried yet.
+    /// Starts the thread.
     ///
     /// # Errors
     /// If the thread cannot be started.
@@ -29,7 +29,7 @@ impl Traffic {
         Ok(Self(Some(runtime)))
     }
 
-    /// Runs `work` there, until this is dropped.
+    /// Runs `work` on the thread, until the future is dropped.
     pub async fn carry<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
@@ -48,7 +48,7 @@ impl Drop for Traffic {
     }
 }
 
-/// A connection as the overlay sees it.
+/// The overlay's interface to a connection.
 pub struct OverTls(pub Outbox);
 
 impl Fallback for OverTls {
@@ -61,10 +61,10 @@ impl Fallback for OverTls {
     }
 }
 
-/// Takes in what comes, until the connection is lost.
+/// Receives datagrams until the connection is lost.
 ///
 /// # Errors
-/// Those of [`Inbox::receive`].
+/// Errors of [`Inbox::receive`].
 pub async fn take_in(mut inbox: Inbox, inlet: &Inlet) -> io::Result<()> {
     while let Some(train) = inbox.receive().await? {
         inlet.take(train.datagrams, train.each);
@@ -82,8 +82,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_carried_takes_no_precedence_from_its_daemon() {
-        // A thread of its own, whose policy is nobody else's.
+    fn carrying_datagrams_does_not_inherit_the_daemons_priority() {
+        // A thread of its own, so that no other test has its policy.
         let daemon = std::thread::spawn(|| {
             let lowest = libc::sched_param { sched_priority: 1 };
             // SAFETY: the parameters are live.
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_nobody_waits_for_any_more_ends() {
+    async fn a_task_ends_when_its_caller_stops_waiting() {
         let traffic = Traffic::new().unwrap();
         let (held, mut released) = tokio::sync::oneshot::channel::<()>();
         let work = traffic.carry(async move {

@@ -32,7 +32,7 @@ pub async fn look(name: &str, netns: Option<&str>) -> Result<Option<FoundTap>, S
     netns.map(Namespace::open).transpose()?;
     let about = match ip_in(netns, &["-json", "-details", "link", "show", "dev", name]).await {
         Ok(about) => about,
-        // There is no such device, or cannot be.
+        // The device does not exist, or its name is invalid.
         Err(said) if ["does not exist", "not a valid ifname"].iter().any(|words| said.contains(words)) => {
             return Ok(None);
         }
@@ -49,7 +49,7 @@ pub async fn look(name: &str, netns: Option<&str>) -> Result<Option<FoundTap>, S
     Ok(link.address.parse().ok().map(|mac| FoundTap { mac, mtu: link.mtu }))
 }
 
-/// Takes a persistent TAP, which is to have `mac`. Returns it with its MTU in bytes.
+/// Adopts a persistent TAP, which must have `mac`. Returns it with its MTU in bytes.
 async fn adopt(
     name: &str,
     mac: Mac,
@@ -78,7 +78,7 @@ fn absent(name: &str) -> String {
     reason(&format!("there is no persistent TAP {name} any more"), &remedy)
 }
 
-/// Makes `device`, with `offloads`, which the kernel does right.
+/// Makes `device`, with `offloads` that the kernel does correctly.
 ///
 /// # Errors
 /// A [`reason`].
@@ -112,7 +112,7 @@ pub async fn make(device: &Device, offloads: Offloads) -> Result<Interface, Stri
     Ok(Interface { tap, mtu, namespace })
 }
 
-/// Checks that a device with the MTU of `kind` can have its address: the kernel would say so when the device is there, and not why.
+/// Checks that a device with the MTU of `kind` can have its address. The kernel would refuse the address later, without a reason.
 fn check_address(kind: &DeviceKind) -> Result<(), String> {
     /// RFC 8200, section 5.
     const LEAST_FOR_IPV6: u32 = 1280;
@@ -128,7 +128,7 @@ fn check_address(kind: &DeviceKind) -> Result<(), String> {
     }
 }
 
-/// Whether the device `name` is known to be in no bridge, or in another one than `bridge`.
+/// Whether the device `name` is known to be in no bridge, or in a bridge other than `bridge`.
 pub async fn has_left(name: &str, bridge: &str) -> bool {
     let about = ip(&["-json", "link", "show", "dev", name]).await;
     let link = about.ok().and_then(|about| link_in(&about));
@@ -175,7 +175,7 @@ async fn mtu_of_bridge(bridge: &str) -> Result<u32, String> {
     link_in(&about).map(|link| link.mtu).ok_or_else(no_bridge)
 }
 
-/// What `ip -json -details link` says of a link.
+/// The output of `ip -json -details link` about a link.
 #[derive(Deserialize)]
 struct Link {
     address: String,
@@ -184,14 +184,14 @@ struct Link {
     linkinfo: Option<LinkInfo>,
 }
 
-/// Said with `-details`, of links that are no hardware's.
+/// A field of the output with `-details`, about links that are no hardware.
 #[derive(Deserialize)]
 struct LinkInfo {
     /// Other fields for each kind of link.
     info_data: Option<serde_json::Value>,
 }
 
-/// What is said of a TUN or TAP.
+/// The part about a TUN or TAP.
 #[derive(Deserialize)]
 struct TapInfo {
     #[serde(rename = "type")]
@@ -200,12 +200,12 @@ struct TapInfo {
     multi_queue: bool,
 }
 
-/// The first link of which `ip` has said something.
+/// The first link in the output of `ip`.
 fn link_in(about: &[u8]) -> Option<Link> {
     serde_json::from_slice::<Vec<Link>>(about).ok()?.into_iter().next()
 }
 
-/// Runs `ip` in the network namespace of this name, or in the node's own, and returns what it says.
+/// Runs `ip` in the network namespace of this name, or in the node's own, and returns its output.
 async fn ip_in(netns: Option<&str>, arguments: &[&str]) -> Result<Vec<u8>, String> {
     match netns {
         Some(netns) => ip(&[&["-netns", netns], arguments].concat()).await,
@@ -213,7 +213,7 @@ async fn ip_in(netns: Option<&str>, arguments: &[&str]) -> Result<Vec<u8>, Strin
     }
 }
 
-/// Runs `ip`, and returns what it says.
+/// Runs `ip`, and returns its output.
 async fn ip(arguments: &[&str]) -> Result<Vec<u8>, String> {
     let called = timeout(LIMIT, Command::new("ip").args(arguments).kill_on_drop(true).output()).await;
     let said = |what: &str| format!("ip {}: {}", arguments.join(" "), what.trim());

@@ -9,7 +9,7 @@ use std::path::Path;
 use fabric::netns;
 use rpc::wire::reason;
 
-/// Where `ip netns` has them.
+/// The directory of `ip netns`.
 const FOLDER: &str = "/var/run/netns";
 
 /// A namespace, kept alive by this handle.
@@ -18,8 +18,8 @@ pub struct Namespace {
     file: File,
 }
 
-/// Identifies a namespace: one that is created again under the same name differs. The kernel does not reuse its number while this process
-/// has something in it.
+/// Identifies a namespace: a namespace that is created again under the same name has another identity. The kernel does not reuse
+/// the number while this process has a resource in the namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     device: u64,
@@ -27,7 +27,7 @@ pub struct Identity {
 }
 
 impl Namespace {
-    /// The one that is called `name`.
+    /// Opens the namespace called `name`.
     ///
     /// # Errors
     /// A [`reason`], if it does not exist.
@@ -50,7 +50,7 @@ impl Namespace {
         &self.name
     }
 
-    /// Calls `inside` in it.
+    /// Calls `inside` in the namespace.
     ///
     /// # Errors
     /// If the name belongs to something else, such as a namespace that was deleted while in use.
@@ -58,10 +58,10 @@ impl Namespace {
         netns::enter(self.file.as_fd(), inside).map_err(|error| in_namespace(&self.name, &error))
     }
 
-    /// Which one it is.
+    /// The identity of the namespace.
     ///
     /// # Errors
-    /// Those of `fstat`.
+    /// Errors of `fstat`.
     pub fn identity(&self) -> Result<Identity, String> {
         let about = self.file.metadata().map_err(|error| in_namespace(&self.name, &error))?;
         Ok(Identity { device: about.dev(), inode: about.ino() })
@@ -69,7 +69,7 @@ impl Namespace {
 }
 
 impl Identity {
-    /// Whether it is still the one that is called `name`.
+    /// Whether `name` still refers to it.
     pub fn is_called(self, name: &str) -> bool {
         Namespace::open(name).and_then(|namespace| namespace.identity()) == Ok(self)
     }

@@ -31,23 +31,23 @@ use tokio::time::timeout;
 
 use super::devices;
 
-/// The most instances of a host that are on the overlay.
+/// The limit of instances of a host on the overlay.
 const MOST: u16 = 1024;
 
-/// How long a TAP may be in use still by a node that was killed: a child that it was about to make has all its descriptors, until that
-/// runs its program.
+/// How long a TAP may still be in use after its node was killed: a child that the node was about to make has all its descriptors
+/// until the child executes its program.
 const PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// How long what an instance has sent may take to be read when its device is cut, and how often it is looked whether it is.
+/// When a device is cut: how long reading the instance's sent frames may take, and how often to check whether it is done.
 const DRAIN: Duration = Duration::from_millis(200);
 const LOOK: Duration = Duration::from_micros(50);
 
-/// See the module. Clones are the same.
+/// The network devices of instances. Clones share one state.
 #[derive(Clone, Default)]
 pub struct Nics {
     inner: Arc<Mutex<Inner>>,
-    /// Told when the overlay joins this host.
+    /// Notified when this host joins the overlay.
     joined: Arc<Notify>,
 }
 
@@ -57,7 +57,7 @@ struct Inner {
     nics: BTreeMap<Mac, Nic>,
 }
 
-/// The overlay while it joins this host.
+/// The overlay, while this host is part of it.
 struct Overlay {
     plane: Weak<Plane>,
     me: NodeId,
@@ -70,23 +70,23 @@ struct Nic {
     tap: Arc<Tap>,
     port: PortId,
     stage: Stage,
-    /// With which epoch the instance lives here, as far as its node has been told.
+    /// The epoch with which the instance is on this host, as far as its node knows.
     here: Option<Epoch>,
 }
 
 /// Whether the device carries frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// It has not yet.
+    /// Not yet.
     Arriving,
     /// It does.
     Running,
-    /// It does not any more.
+    /// Not any more.
     Paused,
 }
 
 impl Stage {
-    /// The stage of a device that is cut: one that has never carried frames has yet to.
+    /// The stage of a device after a cut: a device that has never carried frames is still arriving.
     fn cut(self) -> Self {
         match self {
             Self::Arriving => Self::Arriving,
@@ -95,7 +95,7 @@ impl Stage {
     }
 }
 
-/// A device, for people.
+/// A device, as users see it.
 pub struct Listed {
     pub name: InstanceName,
     pub network: Network,
@@ -113,7 +113,7 @@ impl Nics {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The overlay joins this host as `me`: all devices are plugged into `plane`. They do not keep it.
+    /// This host joins the overlay as `me`: plugs all devices into `plane`. They do not keep the plane alive.
     pub fn join(&self, plane: &Arc<Plane>, me: NodeId, offloads: Offloads) {
         let mut inner = self.lock();
         inner.overlay = Some(Overlay { plane: Arc::downgrade(plane), me, offloads });
@@ -126,7 +126,7 @@ impl Nics {
         self.joined.notify_waiters();
     }
 
-    /// Waits until an instance's device can be plugged in: a node that has just been started is told of the overlay soon.
+    /// Waits until an instance's device can be plugged in: a node that has just started receives the overlay's orders soon.
     ///
     /// # Errors
     /// A [`reason`], if this host is not part of the overlay within `patience`.
@@ -185,13 +185,13 @@ impl Nics {
         self.lock().nics.values().map(listed).collect()
     }
 
-    /// Whose device is at `port`.
+    /// The instance whose device is at `port`.
     pub fn name_of(&self, port: PortId) -> Option<String> {
         let inner = self.lock();
         inner.nics.values().find(|nic| nic.port == port).map(|nic| nic.name.to_string())
     }
 
-    /// Takes up `tap` as the device of an instance: as a new one, or in the place of its last one.
+    /// Adopts `tap` as the device of an instance: as a new one, or in place of its former one.
     fn put(&self, spec: &InstanceSpec, tap: Tap) -> io::Result<()> {
         let mac = Mac(spec.network.mac);
         let mut inner = self.lock();
@@ -209,7 +209,7 @@ impl Nics {
             stage: before.as_ref().map_or(Stage::Arriving, |before| before.stage.cut()),
             here: before.as_ref().and_then(|before| before.here),
         };
-        // What the switch keeps for the one before is for this one.
+        // Frames that the switch keeps for the former device are for this one.
         let plugged = match before {
             None => nic.plug(overlay.as_ref()),
             Some(_) => {
@@ -221,8 +221,8 @@ impl Nics {
         plugged
     }
 
-    /// Waits until what the instance has sent is on its way, unless that takes long. What is lost, connections send again after a
-    /// pause only.
+    /// Waits until the frames that the instance has sent are on their way, unless that takes long. Connections retransmit lost
+    /// frames only after a pause.
     fn drain(&self, network: &Network) {
         let inner = self.lock();
         let tap = inner.nics.get(&Mac(network.mac)).map(|nic| nic.tap.clone());
@@ -230,7 +230,7 @@ impl Nics {
         drop(inner);
         let end = Instant::now() + DRAIN;
         let mut empty = 0;
-        // The last frame may have been read, and not sent on yet.
+        // The last frame may have been read, but not forwarded yet.
         while empty < 2 && Instant::now() < end {
             thread::sleep(LOOK);
             empty = if tap.has_frames() { 0 } else { empty + 1 };
@@ -284,7 +284,7 @@ impl Wiring for Nics {
         let mut inner = self.lock();
         let Some(nic) = inner.nics.remove(&mac) else { return Ok(()) };
         if let Some((plane, _)) = inner.plane() {
-            // What was kept for an instance that does not come goes back to where it is.
+            // Frames that were kept for an instance that does not come go back to its location.
             let _ = plane.command(|switch, _, parcels| switch.abort(mac, parcels));
             plane.unplug(nic.port);
         }
@@ -326,21 +326,22 @@ impl Nic {
     fn serve(&mut self, overlay: Option<&Overlay>) -> io::Result<()> {
         let Some((plane, _)) = overlay.and_then(Overlay::plane) else { return Ok(()) };
         plane.release(self.port);
-        // One that another plane has had has them already.
+        // A TAP that another plane has used has its offloads set already.
         if let Some((tap, overlay)) = Arc::get_mut(&mut self.tap).zip(overlay) {
             tap.set_offloads(overlay.offloads)?;
         }
         plane.serve(self.port, self.tap.clone())
     }
 
-    /// Has the switch know what it is to know of the device.
+    /// Brings the switch's record of the device up to date.
     fn settle(&self, overlay: Option<&Overlay>) {
         if let Some((plane, me)) = overlay.and_then(Overlay::plane) {
             plane.command(|switch, now, parcels| self.settle_in(switch, me, now, parcels));
         }
     }
 
-    /// The same. What the switch refuses is so already, or is when the coordinator has said where the instance is.
+    /// Brings the switch's record up to date. A change that the switch refuses is in effect already, or will be when the
+    /// coordinator has announced the instance's location.
     fn settle_in(&self, switch: &mut Switch, me: NodeId, now: Duration, parcels: &mut Vec<Parcel>) {
         let mac = Mac(self.network.mac);
         if let Some(epoch) = self.here {
@@ -395,7 +396,7 @@ mod tests {
         Entry { mac: mac(), node, port: None, epoch: Epoch(epoch), addresses: vec![] }
     }
 
-    /// A host that the overlay has just joined, and the network namespace of an instance.
+    /// A host that has just joined the overlay, and the network namespace of an instance.
     fn host() -> (Joined, Nics, OwnedFd) {
         let joined = started();
         let nics = joined.nics.clone();
@@ -403,7 +404,7 @@ mod tests {
         (joined, nics, netns::create().expect("a network namespace: these tests run as root"))
     }
 
-    /// Where the instance is, and with which epoch, and whether its port carries frames.
+    /// The location and epoch of the instance, and whether its port carries frames.
     fn known(joined: &Joined) -> (Option<(NodeId, u64)>, Option<Gate>) {
         joined.plane.command(|switch, now, _| {
             let place = switch.macs(now).into_iter().find_map(|known| match known.origin {
@@ -424,7 +425,7 @@ mod tests {
         assert_eq!(known(&joined), (Some((HERE, 0)), Some(Gate::Muted)));
         nics.mend(&network).unwrap();
         assert_eq!(known(&joined), (Some((HERE, 0)), Some(Gate::Open)));
-        assert!(nics.hear(&entry(HERE, 0)), "what is known already changes nothing");
+        assert!(nics.hear(&entry(HERE, 0)), "an entry that is known already changes nothing");
         nics.cut(&network).unwrap();
         assert_eq!(known(&joined).1, Some(Gate::Paused));
         nics.mend(&network).unwrap();
@@ -434,13 +435,13 @@ mod tests {
         assert_eq!(known(&joined), (Some((THERE, 1)), Some(Gate::Paused)));
         nics.delete(&network).unwrap();
         assert_eq!(known(&joined), (Some((THERE, 1)), None));
-        assert!(!nics.hear(&entry(THERE, 2)), "it is no device here");
+        assert!(!nics.hear(&entry(THERE, 2)), "the device is not here");
         assert!(nics.mend(&network).is_err());
-        netns::enter(namespace.as_fd(), || Tap::new(DEVICE).map(drop)).unwrap().expect("it is gone");
+        netns::enter(namespace.as_fd(), || Tap::new(DEVICE).map(drop)).unwrap().expect("the device is gone");
     }
 
     #[test]
-    fn an_instance_arrives_when_its_move_is_committed_whoever_says_so_first() {
+    fn an_instance_arrives_at_the_commit_whichever_report_comes_first() {
         for says in [&[1][..], &[5, 6], &[6], &[]] {
             let (joined, nics, namespace) = host();
             nics.create(&spec(), namespace.as_fd()).unwrap();
@@ -457,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_that_was_not_let_go_makes_way_for_another() {
+    fn a_copy_that_was_not_released_is_replaced_by_another() {
         let (joined, nics, namespace) = host();
         nics.create(&spec(), namespace.as_fd()).unwrap();
         nics.lives_here(mac(), Epoch(1));
@@ -470,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_restarted_finds_the_device_before_the_overlay_joins_it() {
+    fn a_restarted_node_finds_the_device_before_it_joins_the_overlay() {
         let (before, killed, namespace) = host();
         killed.create(&spec(), namespace.as_fd()).unwrap();
         let after = Nics::default();
@@ -501,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn instances_that_nobody_tells_of_any_more_have_ended() {
+    fn instances_missing_from_a_new_list_have_ended() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let (mut joined, nics, namespace) = host();
         let told = |entries| ToNode::Stations { entries, all_until: Some(Epoch(0)) };

@@ -19,7 +19,7 @@ use crate::node::Node;
 /// How often to retry a failed installation, and to recreate missing devices.
 const AGAIN: Duration = Duration::from_secs(2);
 
-/// The most orders that wait for an installation.
+/// The limit of orders that wait for an installation.
 const MOST_UNDONE: usize = 4096;
 
 /// A failed installation, and all orders after it.
@@ -27,7 +27,7 @@ const MOST_UNDONE: usize = 4096;
 struct Undone(Vec<ToNode>);
 
 impl Undone {
-    /// One more; of what says all that there is of something only the last counts. False if there is no room for it.
+    /// Adds an order. Of orders that replace each other, only the last counts. Returns false if there is no room.
     fn push(&mut self, order: ToNode) -> bool {
         if let ToNode::Install { overlay, .. } = &order {
             self.begin_anew(*overlay);
@@ -37,7 +37,7 @@ impl Undone {
         let says_all = matches!(order, ToNode::Devices { .. } | ToNode::Use { .. });
         let is_same =
             |before: &&mut ToNode| std::mem::discriminant(*before) == std::mem::discriminant(&order);
-        // It stays where it was first: what was said in between is about devices that are there by then.
+        // It stays at the first one's position: orders in between concern devices that exist by then.
         if let Some(before) = self.0.iter_mut().find(is_same).filter(|_| says_all) {
             *before = order;
             return true;
@@ -49,8 +49,8 @@ impl Undone {
         has_room
     }
 
-    /// Another installation takes the place of the one that could not be made. What was said of devices and stations is not said
-    /// again, unless that is another overlay's.
+    /// A new installation replaces the failed one. The coordinator does not repeat orders about devices and stations, unless the
+    /// installation is another overlay's.
     fn begin_anew(&mut self, overlay: u64) {
         match self.0.first() {
             Some(ToNode::Install { overlay: before, .. }) if *before == overlay => {
@@ -75,7 +75,7 @@ pub struct Orders(pub(super) mpsc::UnboundedReceiver<Order>);
 impl Node {
     /// Queues an order of the coordinator.
     pub fn take_order(&self, order: ToNode) {
-        // It fails when the node ends.
+        // This fails when the node ends.
         let _ = self.network.orders.send(Order::Do(order));
     }
 
@@ -91,7 +91,7 @@ impl Node {
 
     async fn answer_question(&self, number: u64, question: Question, outbox: &Outbox<wire::FromNode>) {
         let answer = self.answer_about_network(question).await;
-        // A coordinator that is gone asks again, or does not want to know any more.
+        // After a lost connection, the coordinator repeats its question if it still needs the answer.
         let _ = outbox.send(&wire::FromNode::Answer { number, answer });
     }
 
@@ -110,12 +110,12 @@ impl Node {
                     Some(Order::Do(order)) => {
                         let may_help = matches!(order, ToNode::Install { .. });
                         if !undone.push(order) {
-                            // Who connects is told all anew.
+                            // After a reconnect, the coordinator repeats all orders.
                             tracing::warn!("too many orders wait for a topology that could not be installed");
                             undone.0.clear();
                             self.network.renewal.notify_one();
                         }
-                        // What could not be installed is tried again in its time.
+                        // The failed installation is repeated later.
                         if may_help || undone.0.len() == 1 {
                             self.carry_out_all(&mut undone.0).await;
                         }
@@ -176,7 +176,7 @@ impl Joined {
             ToNode::Install { .. } | ToNode::Use { .. } | ToNode::NotPlugged { .. } => {}
             ToNode::Devices { devices, moving } => {
                 self.moving = moving.into_iter().collect();
-                // What follows is told from the beginning.
+                // Orders about stations start from the beginning.
                 self.told.clear();
                 self.devices.set(devices, &self.moving).await;
             }
@@ -193,7 +193,7 @@ impl Joined {
         let Some(until) = all_until else { return };
         let told = std::mem::take(&mut self.told);
         let mut present: HashSet<_> = told.iter().map(|entry| entry.mac).collect();
-        // They may have begun since it was said.
+        // Instances may have started since the list was made.
         present.extend(self.nics.macs());
         self.plane.command(|switch, now, _| {
             switch.withdraw_others(&present, until, now);
@@ -205,7 +205,7 @@ impl Joined {
 
     fn note(&self, entry: Entry) {
         let mac = entry.mac;
-        // One that is yet to be started here gets its device then.
+        // An instance that has not started here yet gets its device at its start.
         let is_expected = entry.node == self.me && network::is_an_instances(mac.0);
         if self.nics.hear(&entry) || is_expected {
             return;
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_all_is_kept_once_where_it_was_said_first() {
+    fn orders_that_replace_each_other_are_kept_once_at_the_first_position() {
         let mut undone = Undone::default();
         let said =
             [install(1, 1), devices(1), withdraw(1), use_version(1), devices(2), withdraw(2), use_version(2)];
@@ -263,14 +263,14 @@ mod tests {
         assert_eq!(
             undone.0,
             [install(1, 2), devices(2), withdraw(1), withdraw(2)],
-            "only versions are said anew"
+            "only versions are repeated"
         );
         assert!(undone.push(install(2, 1)));
-        assert_eq!(undone.0, [install(2, 1)], "of another overlay all is said anew");
+        assert_eq!(undone.0, [install(2, 1)], "for another overlay, all orders are repeated");
     }
 
     #[test]
-    fn not_more_than_so_much_waits_for_an_installation() {
+    fn orders_that_wait_for_an_installation_are_limited() {
         let mut undone = Undone::default();
         assert!(undone.push(install(1, 1)) && undone.push(devices(1)));
         let taken = (0..10 * MOST_UNDONE as u64).filter(|number| undone.push(withdraw(*number))).count();

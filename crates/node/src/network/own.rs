@@ -13,9 +13,9 @@ use crate::{Device, Progress};
 /// The node's own device.
 pub struct OwnDevice {
     wanted: Option<Device>,
-    /// Whether it has existed.
+    /// Whether it has ever existed.
     plugged: AtomicBool,
-    /// Why it cannot be attached.
+    /// The reason why it cannot be attached.
     failure: watch::Sender<Option<String>>,
 }
 
@@ -38,7 +38,7 @@ impl Node {
     pub async fn own_device_failed(&self) -> String {
         let mut failure = self.network.own.failure.subscribe();
         let reason = failure.wait_for(Option::is_some).await.ok().and_then(|reason| reason.clone());
-        // The sender lives as long as this.
+        // The sender lives as long as this object.
         reason.unwrap_or_default()
     }
 
@@ -59,7 +59,7 @@ impl Node {
         let Some(wanted) = own.wanted.as_ref().filter(|_| !own.plugged.load(Ordering::Relaxed)) else {
             return;
         };
-        // Before the coordinator has heard of this one, one of the same name may be there with another address.
+        // Until the coordinator knows this station, another station of the same name may exist with another address.
         let kind = DeviceKind::Station { address: wanted.address.clone(), mtu: wanted.mtu };
         let joined = self.network.lock().await;
         let mut present = joined.iter().flat_map(|joined| joined.devices.iter());

@@ -35,7 +35,7 @@ const HELLO_LIMIT: Duration = Duration::from_secs(5);
 /// The first and the longest pause before a host is dialled again.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
-/// For how long there is no connection until the host with the lower number dials, too: less than a topology waits for it.
+/// How long there must be no connection until the host with the lower number dials, too: less than a topology waits for it.
 const TURN: Duration = Duration::from_secs(1);
 
 /// The datagram size that every path carries, for when the kernel does not report one.
@@ -49,7 +49,7 @@ pub struct Tunnels(HashMap<HostName, Entry>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
     pub node: NodeId,
-    /// Datagrams need no encryption.
+    /// Whether datagrams need no encryption.
     pub plain: bool,
 }
 
@@ -67,7 +67,7 @@ struct Entry {
 /// A connection with agreed keys. Dropping it closes the connection, so that the other end notices.
 struct Connection {
     session: u32,
-    /// The host with the higher number has dialled.
+    /// Whether the host with the higher number has dialled.
     is_first: bool,
     _closes: oneshot::Sender<()>,
 }
@@ -79,7 +79,8 @@ impl Drop for Entry {
 }
 
 impl Entry {
-    /// Notes `connection`, in the place of one that there is. False if it gives way to that: both hosts have dialled.
+    /// Records `connection`, in place of an existing one. Returns false if the existing one takes precedence, because both hosts
+    /// have dialled.
     fn note(&mut self, connection: Connection) -> bool {
         let is_first = |connection: &Connection| connection.is_first;
         let gives_way = !connection.is_first && self.connection.as_ref().is_some_and(is_first);
@@ -91,8 +92,8 @@ impl Entry {
 }
 
 impl Tunnels {
-    /// Keeps tunnels to `neighbours` from now on, beside those that there are. Returns the nodes of hosts that are other
-    /// nodes now.
+    /// Keeps tunnels to `neighbours` from now on, beside the present ones. Returns the former nodes of hosts that have other nodes
+    /// now.
     pub fn keep_also(
         &mut self,
         own: &Arc<Node>,
@@ -106,7 +107,7 @@ impl Tunnels {
             }
             let patience = if me > neighbour.node { Duration::ZERO } else { TURN };
             let dialling = tokio::spawn(own.clone().keep_dialling(host.clone(), patience)).abort_handle();
-            // With the same node it goes on as was agreed on until there is another agreement.
+            // With the same node, the agreed keys remain valid until the next agreement.
             let same = self.0.get_mut(host).filter(|entry| entry.neighbour.node == neighbour.node);
             let partner = same.and_then(|entry| entry.partner.take());
             let entry = Entry { neighbour: *neighbour, connection: None, partner, dialling };
@@ -116,14 +117,14 @@ impl Tunnels {
         replaced
     }
 
-    /// Closes all tunnels but those to `neighbours`, and says to which nodes they went.
+    /// Closes all tunnels except those to `neighbours`, and returns the nodes of the closed ones.
     pub fn keep_only(&mut self, neighbours: &HashMap<HostName, Neighbour>) -> Vec<NodeId> {
         let gone = self.0.extract_if(|host, _| !neighbours.contains_key(host));
         gone.map(|(_, entry)| entry.neighbour.node).collect()
     }
 
-    /// Ends the connections to hosts that the gate does not admit any more, and says to which nodes they went. It is tried again to
-    /// reach the hosts, which may have become others.
+    /// Ends the connections to hosts that the gate no longer admits, and returns their nodes. It keeps trying to reach these hosts,
+    /// since other machines may have taken their names.
     pub fn end_barred(&mut self, gate: &Gate) -> Vec<NodeId> {
         let barred = self.0.values_mut().filter_map(|entry| {
             entry.partner.take_if(|partner| !gate.admits(partner))?;
@@ -150,18 +151,18 @@ impl Tunnels {
 }
 
 impl Node {
-    /// Dials `host` whenever there has been no connection for as long as `patience` says.
+    /// Dials `host` whenever there was no connection for `patience`.
     async fn keep_dialling(self: Arc<Self>, host: HostName, patience: Duration) {
         let mut back_off = BACK_OFF.0;
         let mut complaint = None;
         loop {
             self.await_turn_to_dial(&host, patience).await;
             match self.dial(&host).await {
-                // It stood.
+                // The connection was up.
                 Ok(()) => (back_off, complaint) = (BACK_OFF.0, None),
                 Err(error) => {
                     let said = error.to_string();
-                    // The same again and again would hide all else.
+                    // Repeating the same message would hide all others.
                     if complaint.as_ref() != Some(&said) {
                         tracing::info!("the tunnel to {host} is down: {said}");
                         complaint = Some(said);
@@ -173,7 +174,7 @@ impl Node {
         }
     }
 
-    /// Returns when there has been no connection to `host` for so long.
+    /// Waits until there was no connection to `host` for so long.
     async fn await_turn_to_dial(&self, host: &HostName, patience: Duration) {
         let mut missing_since = None;
         loop {
@@ -202,11 +203,11 @@ impl Node {
         self.hold_tunnel(host, stream, Direction::FromDialer).await
     }
 
-    /// Agrees with `host` on keys, and returns when the connection is lost, or has no use any more. Datagrams go on by
-    /// these keys until there are others.
+    /// Agrees with `host` on keys, and returns when the connection is lost or has no use any more. Datagrams keep using these keys
+    /// until the next agreement.
     ///
     /// # Errors
-    /// If there is no agreement.
+    /// If the hosts do not agree.
     pub async fn hold_tunnel(
         self: &Arc<Self>,
         host: &HostName,
@@ -246,7 +247,7 @@ impl Node {
         Ok(())
     }
 
-    /// Whether the coordinator says that datagrams to `host` need not be sealed, and whether this host's kernel can carry frames.
+    /// Whether the coordinator permits unencrypted datagrams to `host`, and whether this host's kernel can carry frames.
     async fn may_leave_out(&self, host: &HostName) -> (bool, bool) {
         let joined = self.network.lock().await;
         let Some(joined) = joined.as_ref() else { return (false, false) };
@@ -254,7 +255,7 @@ impl Node {
         (plain, joined.offloads.kernel)
     }
 
-    /// Notes a connection. What is returned says when it is to be closed, and takes in what it carries.
+    /// Records a connection. The result tells when to close it, and receives its datagrams.
     async fn connected(
         &self,
         host: &HostName,
@@ -268,7 +269,7 @@ impl Node {
         let stranger = || io::Error::other(format!("there is no link to {host}"));
         let joined = joined.as_mut().ok_or_else(stranger)?;
         let entry = joined.tunnels.0.get_mut(host).ok_or_else(stranger)?;
-        // Whose host is removed from now on is found by the entry.
+        // A host that is removed from now on is found by this entry.
         stream.check_pass()?;
         let (closes, closing) = oneshot::channel();
         let is_first = (direction == Direction::FromDialer) == (joined.me > entry.neighbour.node);
@@ -276,7 +277,7 @@ impl Node {
             return Err(io::Error::other(format!("a connection to {host} already exists")));
         }
         entry.partner = stream.peer().cloned();
-        // Whoever dials hears of the other's number last, and is the first to use the new keys.
+        // The dialling host learns the other's number last, and uses the new keys first.
         let node = entry.neighbour.node;
         match direction {
             Direction::FromDialer => joined.plane.connect(node, path, terms),
@@ -314,7 +315,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn of_two_connections_that_stays_which_the_higher_host_has_dialled() {
+    async fn of_two_connections_the_one_dialled_by_the_higher_host_stays() {
         let neighbour = Neighbour { node: NodeId(1), plain: false };
         let dialling = tokio::spawn(async {}).abort_handle();
         let mut entry = Entry { neighbour, connection: None, partner: None, dialling };

@@ -1,4 +1,4 @@
-//! The operations of the host to which an instance comes.
+//! The operations of the host that an instance comes to.
 
 use std::io;
 use std::path::PathBuf;
@@ -27,10 +27,10 @@ use crate::node::Node;
 /// How long the report that an instance runs waits for its processes to attach.
 const RESUME_LIMIT: Duration = Duration::from_secs(2);
 
-/// Before the socket of an instance that runs is tried again.
+/// The pause before the node tries again to listen for a running instance.
 const LISTEN_AGAIN: Duration = Duration::from_millis(100);
 
-/// How long a node that was just started may take to be joined to the overlay.
+/// How long a node that has just started may take to join the overlay.
 const JOIN_LIMIT: Duration = Duration::from_secs(5);
 
 impl Node {
@@ -40,7 +40,7 @@ impl Node {
         Ok(refusal.unwrap_or(Outcome::Checked { facts: Vec::new() }))
     }
 
-    /// The refusal, if this host does not have what the instance needs.
+    /// The refusal, if this host does not meet the instance's needs.
     async fn verify(&self, blueprint: &Blueprint, facts: &[u8], post_copy: bool) -> Result<Option<Outcome>> {
         let needs: Needs = frame::decode(facts)?;
         if let Err(reason) = self.has_network(blueprint).await {
@@ -55,7 +55,7 @@ impl Node {
         Ok((!blockers.is_empty()).then(|| refused(&blockers)))
     }
 
-    /// Checks that this host has what the instance's network device is to be plugged into.
+    /// Checks that this host has the network that the instance's device plugs into.
     pub async fn has_network(&self, blueprint: &Blueprint) -> std::result::Result<(), String> {
         match blueprint.spec.network_kind {
             NetworkKind::Bridge => Ok(()),
@@ -166,7 +166,7 @@ impl Node {
         self.files.write_carried(vid, &carried).map_err(|error| self.not_noted(&error))
     }
 
-    /// What has gone wrong while images came.
+    /// The failure of receiving images.
     fn images_missing(&self, vid: Vid, error: &io::Error) -> Reason {
         let source = match self.agent.entry(vid).map(|entry| entry.role) {
             Some(Role::Destination { source, .. }) => format!("host {source}"),
@@ -195,7 +195,7 @@ impl Node {
             self.destination(vid, &live, move |side| side.restore(&watch(&|| cancelled.is_cancelled())));
         let phases = restoring.await.map_err(|error| self.in_words(&error))?;
         self.set_state(vid, State::Held);
-        // A copy that could not be let go and is held still was restored before.
+        // A copy that could not be released and is still held was restored before.
         if !phases.0.is_empty() {
             self.measured(id, Measurement::Restored { restore_us: micros(began.elapsed()) });
         }
@@ -203,7 +203,7 @@ impl Node {
         Ok(Outcome::Done)
     }
 
-    /// Of a post-copy move: who restores the instance will touch memory that is not here.
+    /// In a post-copy move, fetches missing memory before the restore, which touches some of it.
     async fn await_left_behind(self: &Arc<Self>, vid: Vid, id: MoveId) -> Result<()> {
         let role = self.agent.entry(vid).map(|entry| entry.role);
         if let Some(Role::Destination { source: Side::Host(source), post_copy: true, .. }) = role {
@@ -229,7 +229,7 @@ impl Node {
             },
             _ => live.first,
         };
-        // Nobody listens for a tree that may yet be restored again. From here on it runs.
+        // The node does not listen for a tree that may be restored again. From here on, the tree runs.
         self.ended().lives_again(vid);
         self.runs(vid, pid);
         self.listen_for(vid, &live, epoch).await;
@@ -247,7 +247,7 @@ impl Node {
         Ok(Outcome::Done)
     }
 
-    /// Lets the held copy run: its first process, or how it was lost.
+    /// Releases the held copy. Returns its first process, or how it was lost.
     async fn let_go(&self, vid: Vid, live: &Live) -> Result<std::result::Result<Option<i32>, Exit>> {
         match self.destination(vid, live, |destination| destination.release(&Watch::QUIET)).await {
             Ok(Running { pid, .. }) => Ok(Ok(pid)),
@@ -263,8 +263,7 @@ impl Node {
         }
     }
 
-    /// Listens for the processes of an instance that runs. It is tried until it succeeds: there is no way
-    /// back.
+    /// Listens for the processes of a running instance. Repeats this until it succeeds: the instance cannot go back.
     async fn listen_for(&self, vid: Vid, live: &Live, epoch: Epoch) {
         while let Err(error) = self.broker.resume(live.id(vid), epoch).await {
             tracing::warn!("instance {vid}: its socket: {error}");
@@ -279,7 +278,7 @@ impl Node {
         self.receptions.close(id);
         if let Some(live) = self.live(vid) {
             self.broker.remove(live.id(vid));
-            // The engine may wait for what does not come any more.
+            // The engine may wait for data that no longer arrives.
             self.sides.close_channels(vid);
             self.destination(vid, &live, |destination| destination.abort()).await?;
         }

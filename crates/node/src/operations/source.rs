@@ -20,7 +20,7 @@ use crate::images::saved;
 use crate::instances::Live;
 use crate::node::Node;
 
-/// How long the instance's processes may take to let go.
+/// How long the instance's processes may take to suspend.
 const SUSPEND_LIMIT: Duration = Duration::from_secs(5);
 
 impl Node {
@@ -40,7 +40,7 @@ impl Node {
             self.look(&live, intent).await
         } else {
             self.close_sides(vid).await;
-            // While the destination prepares itself, the engine gets ready.
+            // While the destination prepares itself, the engine prepares the suspension.
             self.source(vid, &live, move |source| source.check(intent)).await
         };
         let Report { blockers, needs } = report.map_err(|error| self.in_words(&error))?;
@@ -53,7 +53,7 @@ impl Node {
         Ok(Outcome::Checked { facts: frame::encode(&needs)? })
     }
 
-    /// What a check finds that nothing follows.
+    /// Checks an instance without further consequences.
     pub async fn look(&self, live: &Live, intent: Intent) -> engine_api::Result<Report> {
         let name = live.name.clone();
         self.engine(live.kind, move |engine| engine.source(&name)?.check(intent)).await
@@ -67,13 +67,13 @@ impl Node {
     ) -> Result<Outcome> {
         let live = self.known(vid)?;
         let asked = Instant::now();
-        // Only if this node has started again since the check.
+        // Needed only if this node has restarted since the check.
         self.await_whole(live.id(vid), cancel).await?;
         self.await_ready(vid, &live, cancel).await.map_err(|error| self.in_words(&error))?;
         if let Some((id, _)) = leaving {
             self.measured(id, Measurement::Turn { waited_us: micros(asked.elapsed()) });
         }
-        // Who has let go by then comes back when the broker listens again.
+        // Processes that have suspended by then attach again when the broker listens again.
         let suspending = self.broker.suspend(live.id(vid), SUSPEND_LIMIT);
         let report = cancel.unless(suspending).await.ok_or("cancelled")??;
         if let Some((_, Side::Host(destination))) = &leaving {
@@ -101,14 +101,13 @@ impl Node {
         Ok(Outcome::Suspended(suspension))
     }
 
-    /// Waits for processes that have not come back since this node was started, or since the last move, while the instance still
-    /// works and holds nobody up.
+    /// Waits for processes that have not attached since this node started, or since the last move. The instance works meanwhile.
     async fn await_whole(&self, id: InstanceId, cancel: &Cancel) -> Result<()> {
         let whole = self.broker.whole(id, SUSPEND_LIMIT);
         Ok(cancel.unless(whole).await.ok_or("cancelled")??)
     }
 
-    /// Waits until the engine can stop the instance at once, while that still works.
+    /// Waits until the engine can stop the instance at once; the instance works meanwhile.
     async fn await_ready(&self, vid: Vid, live: &Live, cancel: &Arc<Cancel>) -> engine_api::Result<()> {
         let cancelled = cancel.clone();
         self.source(vid, live, move |source| source.ready(&watch(&|| cancelled.is_cancelled()))).await
@@ -137,7 +136,7 @@ impl Node {
                 return Err(Reason(self.why_not_taken(&destination, &courier).await));
             }
             Err(error) => {
-                // The destination does not know why, and would be the first to say that nothing more comes.
+                // The destination does not know the reason. If the connection closed now, its report would come first.
                 self.keep_courier(vid, id, courier);
                 return Err(self.in_words(&error));
             }
@@ -153,7 +152,7 @@ impl Node {
         Ok(Outcome::Sent { bytes })
     }
 
-    /// Dumps an instance into a directory of this host, where it stays.
+    /// Dumps an instance into a directory of this host, where the images stay.
     pub async fn save(
         self: &Arc<Self>,
         vid: Vid,
@@ -175,7 +174,7 @@ impl Node {
         let dumped_images = saved::Dumped { vid, carried, directory, images };
         let (to, goes_on) = (PathBuf::from(&saved), self.telling(vid, cancel));
         let saving = spawn_blocking(move || saved::save(dumped_images, &to, &goes_on));
-        // A file system that hangs does not hold the instance up: what is written is removed when that goes on.
+        // A file system that hangs does not delay the instance: when it continues, the written files are removed.
         let saving = cancel.unless(saving).await.ok_or("cancelled")??;
         saving.map_err(|error| self.not_saved(&saved, &error))?;
         self.measured(id, Measurement::Sent { transfer_us: micros(dumped.elapsed()), bytes });
@@ -187,7 +186,7 @@ impl Node {
         Reason(wire::reason(&what, "fix this, or choose another directory"))
     }
 
-    /// Makes the instance run on here, after a rollback or the node's restart.
+    /// Lets the instance run on here, after a rollback or a restart of the node.
     pub async fn carry_on(self: &Arc<Self>, vid: Vid, epoch: Epoch) -> Result<Outcome> {
         let Some(live) = self.live(vid) else { return Ok(self.nothing_left()) };
         self.drop_courier(vid);

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::images::Reading;
 
-/// The most rounds.
+/// The limit of rounds.
 const MOST: u32 = 8;
 
 /// The bytes that may be left for the blackout, which take some milliseconds.
@@ -114,7 +114,7 @@ mod tests {
         Looks { number, before, begin, began: Instant::now(), limit }
     }
 
-    /// Of so many MiB; sending has taken that many seconds, and reading waited for all of it.
+    /// Sizes are in MiB; sending has taken `seconds`, and reading has waited for it all the time.
     fn reading(expected: u64, seen: u64, given: u64, sent: u64, seconds: u64) -> Reading {
         let sending = Duration::from_secs(seconds);
         let [expected, seen, given, sent] = [expected, seen, given, sent].map(|mebibytes| mebibytes * MIB);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_look_takes_as_long_as_sending_does_and_then_all_is_read_once_more() {
+    fn the_first_round_takes_the_time_of_sending_and_the_second_reads_all_again() {
         let first = looks(1, None, Reading::default(), None);
         assert_eq!(left(&first, Reading::default(), 1), None);
         // 10 MiB a second are sent, and 25 read.
@@ -135,28 +135,29 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_holds_also_when_less_was_sent_than_it_tells_by() {
+    fn a_rate_limit_is_part_of_the_estimate_even_if_less_was_sent() {
         let first = looks(1, None, Reading::default(), Some(2 * MIB));
         let begun =
             Reading { sending: Duration::from_millis(1), waited: Duration::ZERO, ..reading(100, 9, 9, 1, 0) };
-        // 99 MiB are left to be sent, at 2 MiB a second; nothing is known of reading but that it was fast.
+        // 99 MiB are left to send, at 2 MiB a second; of reading it is only known that it was fast.
         let left = first.left(begun, Duration::from_millis(9)).unwrap().as_secs_f64();
         assert!((left - 49.5 - 0.1).abs() < 1e-6, "{left}");
     }
 
     #[test]
-    fn what_changes_is_expected_to_become_less_as_it_has() {
-        // The first look has sent all; in half of the second a tenth of that was new: 20 MiB it will be, and 4 in the third.
+    fn new_pages_are_expected_to_decrease_at_the_same_ratio() {
+        // The first round has sent everything; half of the second has found a tenth of that new: 20 MiB are expected in it, and 4
+        // MiB in the third.
         let second = looks(2, Some(100), reading(100, 100, 100, 100, 10), None);
         let now = reading(100, 150, 110, 110, 11);
         assert_eq!(left(&second, now, 11), Some(1.0 + 0.4));
-        // Of as much as before this is the last.
+        // With as many new pages as before, this round is the last.
         let now = reading(100, 150, 150, 150, 15);
         assert_eq!(left(&second, now, 15), Some(5.0));
     }
 
     #[test]
-    fn the_last_look_is_one_that_finds_little_or_not_less() {
+    fn the_last_round_finds_little_or_not_less_than_before() {
         let next = |number, before, new| {
             looks(number, before, Reading::default(), None).next(reading(0, 0, new, 0, 0))
         };

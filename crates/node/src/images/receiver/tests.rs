@@ -6,10 +6,10 @@ use super::*;
 
 const REGION: Region = Region(7);
 
-/// What a source says: a message, and the frames behind it.
+/// A message of a source, and the frames behind it.
 type Said = (ImageMessage, Vec<Vec<u8>>);
 
-/// Notes the calls for memory, and keeps files in a folder.
+/// Records the calls for memory, and keeps files in a folder.
 struct Noting {
     folder: PathBuf,
     calls: Arc<Mutex<Vec<String>>>,
@@ -52,7 +52,7 @@ impl ImageSink for Noting {
     }
 }
 
-/// The calls for memory and the files after a source has said this, and has ended.
+/// The calls for memory and the files that result from these messages of a source that then closes the connection.
 async fn received(said: Vec<Said>) -> io::Result<(Vec<String>, Vec<(String, Vec<u8>)>)> {
     let directory = tempfile::tempdir().unwrap();
     let (mut near, mut far) = tokio::io::duplex(8 << 20);
