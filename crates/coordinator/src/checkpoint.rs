@@ -261,7 +261,7 @@ async fn finish(
     (reports, written.unwrap_or(unwritten))
 }
 
-/// Has a node delete the saved images of an instance.
+/// Lets a node delete the saved images of an instance.
 async fn discard(cluster: &Cluster, (vid, host, images): (Vid, HostName, String)) {
     let question = Question::DiscardImages { vid, images };
     if cluster.ask(&host, question, DISCARD_LIMIT).await.is_err() {
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_checkpoint_says_is_refused_with_the_reason() {
+    fn an_invalid_checkpoint_is_refused_with_the_reason() {
         let read = read_as(&manifest()).unwrap();
         assert!(read[0].0 == Vid::new(7).unwrap() && read[0].1.images.ends_with("/a.1"), "{read:?}");
         for (what, wrong, said) in [

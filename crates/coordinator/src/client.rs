@@ -17,7 +17,7 @@ pub struct User {
     pub group: u32,
 }
 
-/// What a client is heard with, and what it is told with: a socket, or what stands for one in a test.
+/// The two directions of a client's connection: a socket, or its substitute in a test.
 pub type Reader = BufReader<Box<dyn AsyncRead + Send + Unpin>>;
 pub type Writer = Box<dyn AsyncWrite + Send + Unpin>;
 
@@ -28,7 +28,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// The client that is heard with `reader` and told with `writer`.
+    /// A client that sends over `reader` and receives over `writer`.
     pub fn new(reader: Reader, writer: Writer) -> Self {
         Self { reader, writer }
     }

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_cools_down_for_as_long_as_is_said_of_it_or_of_all() {
+    fn an_instance_cools_down_for_its_own_time_or_the_default() {
         let (mut cooling, now) = (Cooling::load(Vec::new()), Instant::now());
         assert_eq!(cooling.left(vid(), &own(1), now), None, "it has not moved");
         cooling.moved.insert(vid(), LastMove { seen: now, age: Duration::ZERO });

@@ -1,4 +1,4 @@
-//! The core: one task owns the state machine of the moves and its journal, and nothing else changes what the coordinator knows.
+//! The core: one task owns the state machine of the moves and its journal. All changes of the coordinator's state go through it.
 //!
 //! ```text
 //!   requests, nodes ── command ──▶ owner ── change ──▶ journal
@@ -7,11 +7,11 @@
 //!          └────── view ◀── state ◀─┘ (changes when a record is durable)
 //! ```
 //!
-//! * [`Cluster`]: what all tasks share. It gives views, and sends commands to the owner.
-//! * [`Owner`]: runs one command at a time, to its end. A [`Command`] validates, decides, and changes the state; what follows from a record
-//!   waits until the journal says that the record is durable.
-//! * [`State`]: the cluster as it is known: durable instances and moves, the nodes' connections, and the state of each [`Feature`].
-//!   It is locked for moments, never during IO.
+//! * [`Cluster`]: the handle that all tasks share. It gives views, and sends commands to the owner.
+//! * [`Owner`]: runs one command at a time, to its end. A [`Command`] validates, decides, and changes the state. The consequences
+//!   of a record wait until the journal has made the record durable.
+//! * [`State`]: the coordinator's knowledge of the cluster: durable instances and moves, the nodes' connections, and the state of
+//!   each [`Feature`]. It is locked for moments, never during IO.
 
 mod base;
 mod cluster;

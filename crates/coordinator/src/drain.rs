@@ -43,7 +43,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Drains a host, or plans that on a dry run, and reports progress to the client. The drain goes on if the client disconnects.
 ///
 /// # Errors
-/// If the client cannot be told.
+/// If sending to the client fails.
 pub async fn make(cluster: &Arc<Cluster>, request: DrainRequest, client: &mut Client) -> io::Result<()> {
     tokio::select! {
         () = wait_for_hosts(cluster, &request) => {}
@@ -292,7 +292,7 @@ impl Drain {
             }
         }
         let over = move |state: &mut State| {
-            // While the state is locked: whoever hears of the end finds it there.
+            // While the state is locked: a task that learns of the end finds it there.
             drop(user.send(drain.outcome(state, moved, tried)));
             state.get_mut::<Drains>().end(&drain.host, drain.number);
         };
@@ -388,7 +388,7 @@ impl Drain {
         Event::Drained(DrainReport { host: self.host.to_string(), moved, stayed })
     }
 
-    /// Why no move of an instance was begun.
+    /// The reason why an instance was not moved.
     fn why_left(&self, state: &State, vid: Vid) -> Failure {
         if !state.links().is_up(&self.host) {
             return failure::host_down(&self.host);

@@ -28,7 +28,7 @@ const AWAY_TURN: Duration = Duration::from_millis(100);
 /// Ends an instance and reports the result to the client. The instance ends even if the client disconnects.
 ///
 /// # Errors
-/// If the client cannot be told.
+/// If sending to the client fails.
 pub async fn kill(cluster: &Arc<Cluster>, name: &str, client: &mut Client) -> io::Result<()> {
     let begun = cluster.run(EndInstance { cluster: cluster.clone(), name: name.to_owned() }).await;
     let outcome = match begun {

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn an_estimate_is_what_the_last_moves_have_in_common() {
+    fn an_estimate_fits_the_last_moves() {
         assert_eq!(total(&[], 100), None);
         assert_eq!(total(&[(100, 20), (200, 30)], 400), Some(50), "10 for a move, and 1 for each 10 MiB");
         assert_eq!(total(&[(100, 20), (200, 30)], 0), Some(20), "not less than the fastest past move");
@@ -120,14 +120,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_made_of_what_tells_nothing() {
+    fn moves_of_similar_size_do_not_define_a_slope() {
         assert_eq!(total(&[(100, 20), (200, 30)], 401), None, "no past move was so large");
         assert_eq!(total(&[(100, 20), (101, 30)], 200), Some(25), "all were alike");
         assert_eq!(total(&[(0, 20), (1, 30), (9, 40)], 32), Some(30), "all sizes are small");
     }
 
     #[test]
-    fn what_is_long_ago_is_forgotten() {
+    fn old_moves_are_forgotten() {
         let moves: Vec<_> = std::iter::once((1, 1_000_000)).chain([(1, 10); MOST]).collect();
         assert_eq!(total(&moves, 1), Some(10));
     }

@@ -19,7 +19,7 @@ use crate::{failure, follow, occurrences};
 /// Sends past events to the client, and with `follow` also new ones, until the client disconnects.
 ///
 /// # Errors
-/// If the client cannot be told.
+/// If sending to the client fails.
 pub async fn tell(
     cluster: &Cluster,
     mut after: u64,

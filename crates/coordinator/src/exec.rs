@@ -81,7 +81,7 @@ impl Open {
 /// Runs a command in an instance until the client disconnects, and sends the client its output and its end.
 ///
 /// # Errors
-/// If the client cannot be told.
+/// If sending to the client fails.
 pub async fn exec(
     cluster: &Arc<Cluster>,
     request: ExecRequest,
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_becomes_another_user_by_a_command() {
+    fn only_root_may_run_a_command_as_another_user() {
         let request = |user| ExecRequest {
             name: "job".into(),
             command: vec!["true".into()],

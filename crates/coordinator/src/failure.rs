@@ -361,7 +361,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_an_unknown_instance_it_is_said_that_ended_ones_are_forgotten() {
+    fn the_remedy_for_an_unknown_instance_mentions_forgotten_ones() {
         let failure = no_instance("e1");
         assert!(failure.message.contains("`e1`") && failure.remedy.contains("remembers the last 64"));
     }

@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_move_goes_on_being_followed_after_a_restart_unless_it_is_over() {
+    fn a_move_in_progress_can_be_followed_after_a_restart() {
         let instance = Instance {
             name: "a".into(),
             fabric: FabricId(1),
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_waited_for_is_said_once_in_a_while_with_what_becomes_of_the_move() {
+    fn silent_hosts_are_reported_repeatedly_with_the_outlook_of_the_move() {
         let mut follow = Follow::new("a", &record(Stage::Began));
         let mut heard = follow.listen();
         let (host, silence) = (HostName::new("h1").unwrap(), progress::Silence::NotConnected);
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_pre_copy_it_is_said_what_was_measured() {
+    fn the_progress_of_a_pre_copy_reports_its_measurements() {
         let mut follow = Follow::new("a", &record(Stage::Began));
         let mut heard = follow.listen();
         follow.tell(Progress::Phase { phase: progress::Phase::Precopy, at: Duration::ZERO });
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn the_report_splits_what_was_measured_and_sums_the_blackout() {
+    fn the_report_splits_the_phases_and_sums_the_blackout() {
         let mut follow = Follow::new("a", &record(Stage::Began));
         let mut heard = follow.listen();
         follow.measured(Measurement::Dumped { dump_us: 30 });
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_what_failed_is_its_own() {
+    fn a_failed_attempt_has_a_time_of_its_own() {
         let split = |measured: Option<Measurement>| {
             let mut follow = Follow::new("a", &record(Stage::Began));
             measured.into_iter().for_each(|measured| follow.measured(measured));
@@ -558,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn a_remedy_of_several_is_said_once() {
+    fn a_remedy_that_several_blockers_share_is_printed_once() {
         let reason = |what| Failure::new(what, "close it");
         let all = all_in_one(&[reason("a is open"), reason("b is open")]);
         assert_eq!((&*all.message, &*all.remedy), ("a is open; b is open", "close it"));

@@ -1,4 +1,4 @@
-//! The moves that users can follow, those that are over, and what is learnt from them.
+//! The moves that users can follow, the moves that are over, and estimates from these.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,7 +17,7 @@ use crate::follow::{Events, Follow};
 use crate::occurrences;
 use crate::statistics::Statistics;
 
-/// See the module.
+/// Moves with followers or reports, and the experience from them.
 #[derive(Default)]
 pub struct Follows {
     /// Moves of which a user can still get a report.
@@ -103,12 +103,12 @@ impl Follows {
         }
     }
 
-    /// Notes that the instance has ended, or is to end after its move.
+    /// Records that the instance has ended, or will end after its move.
     pub fn ends(&mut self, vid: Vid) {
         self.follows.values_mut().for_each(|follow| follow.ends(vid));
     }
 
-    /// Takes a measurement from a node that takes part in the move.
+    /// Adds a measurement of a node that takes part in the move.
     pub fn measured(&mut self, base: &Base, from: &HostName, id: MoveId, measurement: Measurement) {
         let takes_part = base.snapshot().moves.get(&id);
         let takes_part = takes_part.is_some_and(|record| record.hosts().any(|host| host == from));
@@ -117,7 +117,7 @@ impl Follows {
         }
     }
 
-    /// What is expected of a move of so many bytes.
+    /// The estimate for a move of so many bytes.
     pub fn estimate(&self, bytes: u64) -> Option<Estimate> {
         self.experience.estimate(bytes)
     }

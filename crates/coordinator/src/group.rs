@@ -26,7 +26,7 @@ struct Member {
 /// Moves the members of a group to some hosts, and reports progress to the client.
 ///
 /// # Errors
-/// If the client cannot be told.
+/// If sending to the client fails.
 pub async fn make(cluster: &Cluster, request: &MoveGroupRequest, client: &mut Client) -> io::Result<()> {
     if !wait_for_starts(cluster, &request.group, client).await {
         return Ok(());
@@ -56,7 +56,7 @@ pub async fn wait_for_starts(cluster: &Cluster, group: &str, client: &mut Client
 /// Reports the progress of moves that are made together to the client.
 ///
 /// # Errors
-/// If the client cannot be told.
+/// If sending to the client fails.
 pub async fn follow(moves: Vec<(GroupMove, Events)>, client: &mut Client) -> io::Result<()> {
     let (moves, events): (Vec<_>, Vec<_>) = moves.into_iter().unzip();
     client.say(&Event::GroupBegun { moves }).await?;

@@ -66,7 +66,7 @@ fn has_started(state: &mut State, vid: Vid, runs: bool) -> Option<api::Instance>
     instance.map(|instance| describe(state, vid, instance)).or_else(ended)
 }
 
-/// A new instance. The reply is what its host has to know to start it.
+/// A new instance. The reply is the information that its host needs to start it.
 struct Enter {
     request: Box<RunRequest>,
     user: User,

@@ -6,8 +6,8 @@
 //!   nodes ══ TLS ══ nodes ◀───────▶ features ◀──▶ core: moves::Coordinator ──▶ journal
 //! ```
 //!
-//! * [`core`]: the task that owns the state machine of the moves and its journal, and the view that all others have. [`open`]: makes it
-//!   of what is in the store (ADR 0045).
+//! * [`core`]: the task that owns the state machine of the moves and its journal, and the view for all other tasks. [`open`]:
+//!   builds it from the store (ADR 0045).
 //! * [`nodes`]: the nodes' connections.
 //! * [`server`]: the socket of the command line; [`requests`], [`moving`], [`group`], [`drain`], [`checkpoint`], [`restore`], [`ending`],
 //!   [`output`], [`exec`]: the requests that it handles.

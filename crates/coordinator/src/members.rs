@@ -38,7 +38,7 @@ struct Removal {
 pub struct Members {
     tokens: BTreeMap<u64, Token>,
     removed: BTreeMap<String, Removal>,
-    /// What connections of nodes are checked against: [`Members::list`].
+    /// The gate that connections of nodes must pass: [`Members::list`].
     gate: Gate,
 }
 
@@ -58,10 +58,10 @@ impl Changed {
     }
 }
 
-/// Makes a change durable, and takes it.
+/// Makes a change durable, and applies it.
 ///
 /// # Errors
-/// Those of [`Owner::append`].
+/// Errors of [`Owner::append`].
 pub async fn note(owner: &Owner, changed: Changed) -> Result<(), Failure> {
     owner.append(changed.for_journal()).await?;
     owner.edit(|state| state.get_mut::<Members>().apply(changed));
@@ -91,7 +91,7 @@ impl Members {
         Ok(members)
     }
 
-    /// What connections of nodes are checked against.
+    /// The gate that connections of nodes must pass.
     pub fn gate(&self) -> &Gate {
         &self.gate
     }
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_of_a_token_is_who_has_joined_by_it_and_whether_others_can() {
+    fn a_token_lists_its_hosts_and_whether_more_can_join() {
         let world = World::new();
         let (store, mut members) = world.open();
         add(&store, &mut members, 7);

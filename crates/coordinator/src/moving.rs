@@ -26,7 +26,7 @@ const START_LIMIT: Duration = Duration::from_secs(5);
 /// Makes a move and reports progress to the client.
 ///
 /// # Errors
-/// If the client cannot be told.
+/// If sending to the client fails.
 pub async fn make(cluster: &Cluster, request: &MoveRequest, client: &mut Client) -> io::Result<()> {
     tokio::select! {
         () = wait_for_start(cluster, &request.name) => {}
@@ -44,7 +44,7 @@ pub async fn make(cluster: &Cluster, request: &MoveRequest, client: &mut Client)
 /// Reports the progress, or the result, of an earlier move to the client.
 ///
 /// # Errors
-/// If the client cannot be told.
+/// If sending to the client fails.
 pub async fn follow(cluster: &Cluster, name: &str, id: MoveId, client: &mut Client) -> io::Result<()> {
     let name = name.to_owned();
     match cluster.edit(move |state| find(state, &name, id)).await {
@@ -57,7 +57,7 @@ pub async fn follow(cluster: &Cluster, name: &str, id: MoveId, client: &mut Clie
 /// Forwards events to the client.
 ///
 /// # Errors
-/// If the client cannot be told.
+/// If sending to the client fails.
 pub async fn pass_on(mut events: Events, client: &mut Client) -> io::Result<()> {
     while let Some(event) = events.recv().await {
         client.say(&event).await?;
@@ -103,7 +103,7 @@ pub async fn begin(owner: &mut Owner, request: &MoveRequest) -> Result<(MoveId, 
     Ok((id, events))
 }
 
-/// What the state machine is asked for, and the cool-down if that hinders a dry run.
+/// The request to the state machine, and the cool-down if it hinders a dry run.
 fn validate(state: &State, request: &MoveRequest) -> Result<(Wish, Option<Failure>), Failure> {
     let name = &request.name;
     let (vid, source) = match state.find(name) {
@@ -216,7 +216,7 @@ fn find(state: &mut State, name: &str, id: MoveId) -> Result<Found, Failure> {
 /// the client disconnects.
 ///
 /// # Errors
-/// If the client cannot be told.
+/// If sending to the client fails.
 pub async fn cancel(cluster: &Cluster, name: &str, client: &mut Client) -> io::Result<()> {
     let (id, events) = match cluster.run(CancelMove { name: name.to_owned() }).await {
         Ok(begun) => begun,
@@ -298,7 +298,7 @@ pub async fn over(cluster: &Cluster, id: MoveId) {
 /// Waits until `over`, and forwards waiting messages to the client meanwhile; returns `None` if the client disconnects.
 ///
 /// # Errors
-/// If the client cannot be told.
+/// If sending to the client fails.
 pub async fn tell_until<T>(
     over: impl Future<Output = T>,
     mut events: Events,

@@ -4,7 +4,8 @@
 //! * [`devices`]: devices and the locations of stations. [`plugging`]: attaches and detaches devices. [`moves`]: moves devices to
 //!   other hosts. [`own`]: devices that nodes request for themselves.
 //! * [`nics`]: instances on the overlay.
-//! * [`orders`], [`notices`]: what nodes are told. [`heard`]: what they say. [`misbehaviour`]: rate limit for reports of failed offloads.
+//! * [`orders`], [`notices`]: messages to nodes. [`heard`]: messages from nodes. [`misbehaviour`]: rate limit for reports of failed
+//!   offloads.
 //! * [`changes`], [`show`]: the requests of the command line.
 
 pub mod changes;

@@ -1,4 +1,4 @@
-//! Makes the cluster of what is in the store.
+//! Builds the cluster from the store.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::network::misbehaviour::Misbehaviour;
 use crate::network::own::Wishes;
 use crate::network::rollout::Rollout;
 
-/// The cluster as it is in the store at `path`. Moves that were not decided are rolled back. Its owner runs on the current runtime.
+/// Builds the cluster from the store at `path`. Undecided moves are rolled back. The owner runs on the current runtime.
 ///
 /// # Errors
 /// If the store cannot be read.

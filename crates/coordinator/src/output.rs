@@ -22,14 +22,14 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// Interval before a host that did not answer is asked again, and before a moving instance is located again.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// The most bytes of output in one event: as text they take up to six times as many.
+/// The length limit of output in one event, in bytes: as text it takes up to six times as many.
 const EVENT_LIMIT: usize = 64 * 1024;
 
 /// Sends the output of the instance's command after position `after`; with `follow`, goes on until the command ends. A
 /// following client applies back-pressure to the command, as long as it reads now and then.
 ///
 /// # Errors
-/// If the client cannot be told.
+/// If sending to the client fails.
 pub async fn logs(
     cluster: &Cluster,
     name: &str,
@@ -55,7 +55,7 @@ fn new_follower() -> Follower {
     FOLLOWERS.fetch_add(1, Ordering::Relaxed)
 }
 
-/// If the host cannot be told, it removes the follower after a timeout.
+/// If the host cannot be notified, it removes the follower after a timeout.
 async fn unfollow(cluster: &Cluster, vid: Vid, follower: Follower) {
     let place = place(&cluster.view(), vid);
     if let Some(Place { host, exit: None }) = place {
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_told_as_far_as_it_is_known() {
+    fn a_gap_is_reported_with_its_size_if_it_is_known() {
         assert_eq!((missing(0, 5, false), missing(5, 5, true)), (None, None));
         assert_eq!(missing(3, 5, true), Some(Some(2)));
         let later = Output::default().after_death().end();

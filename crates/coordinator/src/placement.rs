@@ -7,7 +7,7 @@ use moves::placement::Placement;
 
 use crate::failure;
 
-/// The most labels of an instance.
+/// The limit of labels of an instance.
 const MAX_LABELS: usize = 16;
 
 /// The longest key, and the longest value, in bytes.
@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_label_is_refused() {
+    fn invalid_labels_are_refused() {
         let refused = |of: &[(&str, &str)], apart: &[&str]| {
             let apart = apart.iter().map(|key| (*key).into()).collect();
             wanted(labels(of), apart).err().map(|failure| failure.message)

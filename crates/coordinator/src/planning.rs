@@ -14,7 +14,7 @@ use crate::network::plan;
 use crate::network::rollout::Rollout;
 use crate::{failure, hosts};
 
-/// What the planner plans with.
+/// The planner's view of the cluster.
 pub fn view(state: &State) -> View<'_> {
     let plan = state.get::<Rollout>().plan();
     let describe = |name: &HostName| Host {

@@ -54,7 +54,7 @@ async fn dismiss(cluster: &Arc<Cluster>, name: &str, is_lost: bool) -> Result<(H
     Ok((host, revoked))
 }
 
-/// The removal of a host, whose certificate is for `key` if it has joined by a token. The reply is the tokens that were revoked.
+/// The removal of a host, whose certificate is for `key` if it has joined with a token. The reply is the revoked tokens.
 struct Dismissal {
     cluster: Arc<Cluster>,
     host: HostName,

@@ -18,7 +18,7 @@ use crate::{
 /// Executes a request and sends the result to the client.
 ///
 /// # Errors
-/// If the client cannot be told.
+/// If sending to the client fails.
 pub async fn fulfil(
     cluster: &Arc<Cluster>,
     request: Request,

@@ -23,7 +23,7 @@ use crate::{checkpoint, failure, group, moving, planning};
 /// Restores the instances of a checkpoint and reports progress to the client.
 ///
 /// # Errors
-/// If the client cannot be told.
+/// If sending to the client fails.
 pub async fn make(
     cluster: &Arc<Cluster>,
     request: RestoreRequest,

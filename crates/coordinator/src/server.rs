@@ -20,7 +20,7 @@ use crate::requests;
 /// Time limit for a client to send its request.
 const CLIENT_LIMIT: Duration = Duration::from_secs(30);
 
-/// The most clients at a time.
+/// The limit of clients at a time.
 const MAX_CLIENTS: usize = 1024;
 
 /// The file of the coordinator's socket. Dropping this removes the file, unless another coordinator has replaced it.

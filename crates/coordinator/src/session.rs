@@ -10,7 +10,7 @@ use fabric::stream::{Receiving, Sending};
 
 use crate::failure;
 
-/// The most signals that may be queued for the command.
+/// The limit of signals that may be queued for the command.
 const MAX_SIGNALS: usize = 64;
 
 /// A session.
@@ -26,7 +26,7 @@ pub struct Session {
     input_ended: bool,
     /// The end of input has to be sent.
     end_due: bool,
-    /// The client has to be told how much input was consumed.
+    /// Whether the client must learn how much input was consumed.
     room_due: bool,
     signals: VecDeque<i32>,
     /// Number of signals that were delivered and dropped from `signals`.
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_that_was_lost_is_given_again_until_it_is_known() {
+    fn a_lost_order_is_repeated_until_it_is_confirmed() {
         let mut session = session();
         let open = ToSession::Open(session.order.clone());
         session.give(b"abc").unwrap();
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn each_signal_and_the_end_of_the_input_are_told_until_they_are_taken() {
+    fn signals_and_the_end_of_input_are_repeated_until_they_are_confirmed() {
         let mut session = session();
         messages(&mut session);
         let signal = |number, signal| ToSession::Signal { number, signal };
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_size_of_a_window_is_told_again_when_it_may_be_lost() {
+    fn the_last_window_size_is_repeated_when_it_may_be_lost() {
         let [first, last] = [40, 50].map(|rows| WindowSize { rows, columns: 80 });
         let order = Order { terminal: Some(WindowSize::default()), ..Order::default() };
         let mut session = Session::new("job", order.clone());
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_client_may_give_has_limits() {
+    fn input_of_the_client_has_limits() {
         let mut session = session();
         session.give(&vec![0; WINDOW]).unwrap();
         assert_eq!(session.give(b"x"), Err(TooMuch));

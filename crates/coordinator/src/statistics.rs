@@ -48,7 +48,7 @@ impl Statistics {
         }
     }
 
-    /// The metrics, with those of `hosts` and the number of moves that are under way.
+    /// The metrics, with those of `hosts` and the number of moves in progress.
     pub fn exposition(&self, hosts: &[Host], under_way: usize) -> Result<String, fmt::Error> {
         let mut exposition = Exposition::new("transhume");
         let outcomes = [

@@ -7,7 +7,7 @@ use api::TokenState;
 use rpc::token::Secret;
 use serde::{Deserialize, Serialize};
 
-/// The most tokens that are remembered; the oldest are dropped first. Expired tokens are kept, so that they differ from unknown ones.
+/// The limit of remembered tokens; the oldest are dropped first. Expired tokens are kept, to distinguish them from unknown ones.
 pub const MAX_TOKENS: usize = 64;
 
 /// A stored token.

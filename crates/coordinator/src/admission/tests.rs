@@ -90,7 +90,7 @@ async fn a_token_lets_in_until_it_expires_also_after_a_restart() {
 }
 
 #[tokio::test]
-async fn a_token_that_was_revoked_lets_nobody_in_who_is_not_in() {
+async fn a_revoked_token_admits_no_new_host() {
     let world = World::new().await;
     let (kept, token) = (world.new_token().await, world.new_token().await);
     let key = pki::new_key().unwrap();
@@ -108,7 +108,7 @@ async fn a_token_that_was_revoked_lets_nobody_in_who_is_not_in() {
     assert_eq!(
         world.admit(&request(kept.secret.0, &key, "b")).await.unwrap(),
         granted,
-        "who has joined stays"
+        "a host that has joined stays"
     );
     for unknown in ["3", "b", &JoinToken { secret: Secret([1; 16]), ..token }.to_string()] {
         assert!(
@@ -131,7 +131,7 @@ async fn a_wrong_secret_gets_nothing_whatever_else_is_sent() {
 }
 
 #[tokio::test]
-async fn a_name_is_the_first_ones_who_may_ask_again() {
+async fn a_name_belongs_to_its_first_host_which_may_ask_again() {
     let world = World::new().await;
     let secret = world.new_token().await.secret.0;
     let (first, second) = (pki::new_key().unwrap(), pki::new_key().unwrap());
@@ -173,7 +173,7 @@ async fn tokens_that_a_release_before_has_made_are_good() {
 }
 
 #[tokio::test]
-async fn another_release_is_told_so() {
+async fn a_node_of_another_release_is_refused_with_the_reason() {
     let world = World::new().await;
     let mut request = request([0; 16], &pki::new_key().unwrap(), "b");
     request.version += 1;

@@ -1,4 +1,4 @@
-//! What all tasks of the coordinator share.
+//! The handle of the cluster that all tasks of the coordinator share.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use super::shared::{Shared, View};
 use super::state::State;
 use crate::failure;
 
-/// What all tasks of the coordinator share: views of the state, and the way to the owner.
+/// The cluster, as all tasks of the coordinator share it: views of the state, and the queue of commands to the owner.
 pub struct Cluster {
     shared: Arc<Shared>,
     jobs: mpsc::UnboundedSender<Job>,
@@ -56,11 +56,11 @@ impl From<AskError> for Failure {
 }
 
 impl Cluster {
-    /// The cluster as `snapshot` has it, with the features that `add` adds. Moves that were not decided are rolled back. Its owner
-    /// runs on the current runtime.
+    /// Starts the cluster from `snapshot`, with the features that `add` adds. Undecided moves are rolled back. The owner runs on
+    /// the current runtime.
     ///
     /// # Errors
-    /// Those of `add`.
+    /// Errors of `add`.
     pub fn start(
         snapshot: Snapshot,
         journal: impl Journal,
@@ -85,23 +85,23 @@ impl Cluster {
         Ok(Arc::new(Self { shared, jobs, signals }))
     }
 
-    /// The state as it is now.
+    /// A view of the present state.
     pub fn view(&self) -> View<'_> {
         self.shared.view()
     }
 
-    /// Has the owner run `command`, and waits for its reply. The command runs also if nobody waits any more.
+    /// Lets the owner run `command`, and waits for the reply. The command runs even if its caller stops waiting.
     pub async fn run<C: Command>(&self, command: C) -> C::Reply {
         let (reply, done) = oneshot::channel();
         self.send(job(command, Some(reply)));
         match done.await {
             Ok(reply) => reply,
-            // The coordinator ends, and with it whoever waits.
+            // The coordinator is ending, and this task ends with it.
             Err(_) => std::future::pending().await,
         }
     }
 
-    /// Has the owner run `command` in its turn.
+    /// Queues `command` for the owner, without waiting.
     pub fn post<C: Command>(&self, command: C) {
         self.send(job(command, None));
     }
@@ -111,12 +111,12 @@ impl Cluster {
         let _ = self.jobs.send(job);
     }
 
-    /// Has the owner change the state, and waits until it has.
+    /// Lets the owner change the state, and waits until it has.
     pub async fn edit<T: Send + 'static>(&self, change: impl FnOnce(&mut State) -> T + Send + 'static) -> T {
         self.run(Edit(change)).await
     }
 
-    /// Has the state machine take `input`, and waits until all that follows from it is done.
+    /// Gives the state machine an `input`, and waits until its consequences are done.
     pub async fn input(&self, input: Input) {
         self.run(Happened(input)).await;
     }
@@ -131,7 +131,7 @@ impl Cluster {
         &self.signals
     }
 
-    /// Waits until a change cannot be written; then nothing more may be decided.
+    /// Waits until a change cannot be written; then the coordinator must not decide anything any more.
     pub async fn broken(&self) -> StoreError {
         self.shared.broken().await
     }
@@ -184,7 +184,7 @@ impl<T: Send + 'static, F: FnOnce(&mut State) -> T + Send + 'static> Command for
     }
 }
 
-/// Something that the state machine takes as it is.
+/// An input for the state machine, as a command.
 struct Happened(Input);
 
 impl Command for Happened {

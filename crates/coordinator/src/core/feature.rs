@@ -1,4 +1,4 @@
-//! What a feature keeps, and what it hears of.
+//! The interface of a feature: its state, and the notifications that it gets.
 
 use std::any::{Any, TypeId};
 use std::collections::{BTreeMap, HashMap};
@@ -11,7 +11,7 @@ use moves::{HostName, MoveId};
 use super::base::Base;
 use super::ledger::Removed;
 
-/// The state of a feature. Only its own module can look into it; the owner tells it what happens.
+/// The state of a feature. Only its own module can access it; the owner notifies it of events.
 pub trait Feature: Any + Send + Sync {
     /// A record is durable, and `base` shows it.
     fn recorded(&mut self, _recorded: &Recorded<'_>, _base: &Base) {}
@@ -31,7 +31,7 @@ pub struct Recorded<'a> {
     pub removed: Removed,
     /// The time that the journal took.
     pub took: Duration,
-    /// What the checks at their sources have found, if these moves are saved.
+    /// The results of the checks at the sources of these moves, if they are saved.
     pub facts: BTreeMap<MoveId, Vec<u8>>,
 }
 

@@ -8,7 +8,7 @@ use moves::coordinator::{Coordinator, MoveView};
 use moves::journal::{Instance, MoveRecord, Record, Snapshot};
 use moves::progress::{Event, Phase};
 
-/// What a record removes.
+/// The instances and moves that a record removes.
 #[derive(Default)]
 pub struct Removed {
     /// The instance that has ended.
@@ -17,7 +17,7 @@ pub struct Removed {
     pub of_move: Option<MoveRecord>,
 }
 
-/// What the durable records amount to. The state machine is ahead of it while a record is being written.
+/// The sum of the durable records. The state machine is ahead of it while a record is being written.
 #[derive(Default)]
 pub struct Ledger {
     snapshot: Snapshot,
@@ -49,7 +49,7 @@ impl Ledger {
         found.map(|(vid, instance)| (*vid, instance))
     }
 
-    /// Applies a record that is durable. Returns what it removes.
+    /// Applies a durable record, and returns what it removes.
     pub(super) fn apply(&mut self, record: &Record) -> Removed {
         let mut removed = Removed::default();
         match record {
@@ -61,7 +61,7 @@ impl Ledger {
         removed
     }
 
-    /// Takes the progress of a move. Whoever hears of it finds it here.
+    /// Stores the progress of a move. Tasks that are notified of it find it here.
     pub(super) fn progressed(&mut self, id: MoveId, event: &Event) {
         let (phase, is_under_way) = self.moves.entry(id).or_insert((Phase::Prepare, true));
         match event {
@@ -71,7 +71,7 @@ impl Ledger {
         }
     }
 
-    /// Takes over how far the moves of `machine` are, all of whose records are durable.
+    /// Updates the progress of moves from `machine`, all of whose records are durable.
     pub(super) fn follow(&mut self, machine: &Coordinator) {
         self.moves = machine.moves().map(|view| (view.id, (view.phase, view.is_under_way))).collect();
     }

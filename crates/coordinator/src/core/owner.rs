@@ -17,7 +17,7 @@ use crate::failure;
 
 /// Something that changes the cluster. The owner runs one command after the other, each to its end.
 pub trait Command: Send + 'static {
-    /// What the sender of the command gets.
+    /// The reply to the sender of the command.
     type Reply: Send + 'static;
 
     /// Validates, decides, and changes the state.
@@ -28,7 +28,7 @@ pub trait Command: Send + 'static {
 pub(super) type Job = Box<dyn for<'a> FnOnce(&'a mut Owner) -> Turn<'a> + Send>;
 type Turn<'a> = std::pin::Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
-/// `command` as a job, whose reply goes to `reply`.
+/// `command` as a job that sends its reply to `reply`.
 pub(super) fn job<C: Command>(command: C, reply: Option<oneshot::Sender<C::Reply>>) -> Job {
     Box::new(move |owner| {
         Box::pin(async move {
@@ -53,7 +53,7 @@ impl Owner {
         Self { machine, journal, shared }
     }
 
-    /// Performs the first `outputs`, then commands, for as long as it is polled.
+    /// Performs the first `outputs`, and then commands, until the queue ends.
     pub(super) async fn serve(mut self, outputs: Vec<Output>, mut jobs: mpsc::UnboundedReceiver<Job>) {
         self.perform(outputs).await;
         loop {
@@ -79,12 +79,12 @@ impl Owner {
         change(&mut self.shared.state_mut())
     }
 
-    /// The state machine. Between commands it is what the state shows.
+    /// The state machine. Between commands it equals the state.
     pub fn machine(&self) -> &Coordinator {
         &self.machine
     }
 
-    /// Lets the state machine decide at this time. What it decides is done by [`Owner::perform`].
+    /// Lets the state machine decide, at the present time. The caller passes its outputs to [`Owner::perform`].
     pub fn decide<T>(&mut self, decide: impl FnOnce(&mut Coordinator, Duration) -> T) -> T {
         let now = self.shared.now();
         decide(&mut self.machine, now)
@@ -115,13 +115,13 @@ impl Owner {
         failure
     }
 
-    /// Lets the state machine take `input`, and performs what follows from it.
+    /// Gives the state machine an `input`, and performs its outputs.
     pub async fn input(&mut self, input: Input) {
         let outputs = self.decide(|machine, now| machine.handle(input, now));
         self.perform(outputs).await;
     }
 
-    /// Does what the state machine has decided, in its order. Nothing behind a record is done before that is durable.
+    /// Performs outputs of the state machine in their order. Nothing behind a record is done before the record is durable.
     pub async fn perform(&mut self, outputs: Vec<Output>) {
         let (mut is_move_over, mut has_ended) = (false, false);
         for output in outputs {

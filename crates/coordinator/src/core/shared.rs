@@ -1,4 +1,4 @@
-//! What the owner shares with all others.
+//! The state that the owner shares with all other tasks.
 
 use std::ops::Deref;
 use std::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};

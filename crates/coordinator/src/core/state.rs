@@ -1,4 +1,4 @@
-//! The cluster as it is known.
+//! The coordinator's knowledge of the cluster.
 
 use std::net::SocketAddr;
 use std::ops::Deref;
@@ -35,7 +35,7 @@ impl State {
         Self { base, features: Features::default(), news: Vec::new() }
     }
 
-    /// Adds a feature, which hears of things after those that were added before.
+    /// Adds a feature, which is notified after the features that were added before.
     pub fn add(&mut self, feature: impl Feature) {
         self.features.add(feature);
     }
@@ -50,7 +50,7 @@ impl State {
         self.features.get_mut()
     }
 
-    /// The state of a feature, for a command that changes it, with what all features read.
+    /// The state of a feature, for a command that changes it, with the state that all features may read.
     pub fn get_with<F: Feature>(&mut self) -> (&mut F, &Base) {
         (self.features.get_mut(), &self.base)
     }

@@ -33,7 +33,7 @@ fn all(log: &Log) -> Vec<(u64, Occurrence)> {
 }
 
 #[tokio::test]
-async fn what_was_decided_and_not_written_any_more_is_told_by_the_next_coordinator() {
+async fn the_next_coordinator_reconstructs_events_that_were_not_written() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");
     let store = Store::open(&path).unwrap();

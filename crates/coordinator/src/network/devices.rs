@@ -67,7 +67,7 @@ pub struct Changed {
 }
 
 impl Changed {
-    /// The device that is noted.
+    /// The device that is added.
     pub fn device(&self) -> Option<&Device> {
         self.insert.as_ref().map(|(_, device)| device)
     }
@@ -78,10 +78,10 @@ impl Changed {
     }
 }
 
-/// Makes a change durable, and takes it.
+/// Makes a change durable, and applies it.
 ///
 /// # Errors
-/// Those of [`Owner::append`].
+/// Errors of [`Owner::append`].
 pub async fn note(owner: &Owner, changed: Changed) -> Result<(), Failure> {
     owner.append(changed.for_journal()).await?;
     owner.edit(|state| state.get_mut::<Devices>().apply(changed));
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mac_stays_with_its_station_and_is_nobody_elses() {
+    fn a_mac_stays_with_its_station_and_is_unique() {
         let (world, from) = (World::new(), key(&host("h1"), "tap1"));
         let to = key(&host("h2"), "tap1");
         let (store, mut devices) = world.open();
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_noted_before_is_understood() {
+    fn devices_stored_by_earlier_releases_are_decoded() {
         let (world, mac, epoch) = (World::new(), Mac([2, 0, 0, 0, 0, 1]), Epoch(1));
         let keys = ["lan", "tap1"].map(|name| key(&host("h1"), name));
         let kinds = [
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_told_of_its_own_devices_and_all_of_the_stations() {
+    fn a_host_gets_its_own_devices_and_all_stations() {
         let world = World::new();
         let (store, mut devices) = world.open();
         for (of, name) in [("h1", "a"), ("h11", "b"), ("h2", "c")] {

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_tells_ever_more_is_not_heard_for_a_while_and_others_are() {
+    fn a_host_with_too_many_reports_is_ignored_for_a_while() {
         let (mut notes, now) = (Misbehaviour::default(), Instant::now());
         let [loud, quiet] = ["loud", "quiet"].map(|name| HostName::new(name).unwrap());
         let admitted = (0..3 * MOST).filter(|_| notes.admits(&loud, now)).count();

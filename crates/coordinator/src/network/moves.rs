@@ -49,7 +49,7 @@ struct Move {
     begun: Arc<Begun>,
 }
 
-/// What a move changes.
+/// The changes of a move.
 struct Begun {
     old_key: DeviceKey,
     new_key: DeviceKey,

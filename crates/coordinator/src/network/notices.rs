@@ -1,4 +1,4 @@
-//! What nodes are told of devices and stations.
+//! Notices to nodes about devices and stations.
 
 use ::moves::HostName;
 use rpc::net::ToNode;

@@ -28,7 +28,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// The longest name of a network device, in bytes.
 const LONGEST_NAME: usize = 15;
 
-/// The most devices of a host, including those that it requests.
+/// The limit of devices of a host, including those that it requests.
 const MOST: usize = 1024;
 
 /// A node's request.

@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_later_is_linked_to_the_center_and_keeps_a_number_of_its_own() {
+    fn a_later_host_is_linked_to_the_center_and_keeps_its_own_number() {
         let plan = star(&["b", "c"]).join(&host("a")).unwrap();
         assert_eq!((plan.version(), links(&plan)), (Version(2), vec!["a-b:1".into(), "b-c:1".into()]));
         // Without c, and then with d: d does not get the number of c.
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_is_somebody_else_when_it_comes_back_and_cuts_nobody_off() {
+    fn a_returning_host_gets_a_new_number_and_a_leaving_one_disconnects_no_other() {
         // d is linked to c, and c to a; then the center leaves as well.
         let plan = star(&["a", "b", "c"]).join(&host("d")).unwrap();
         let plan = plan.add_link(&host("c"), &host("d"), costs(2)).unwrap();
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_sealed_is_said_of_each_link() {
+    fn plain_links_are_listed_one_by_one() {
         let plan = Plan::default().lay(Shape::Star, None, &hosts(&["b", "c"]), true).unwrap();
         let plan = plan.join(&host("a")).unwrap();
         let node = |name| plan.number(&host(name)).unwrap();
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_change_has_changed_is_counted() {
+    fn a_change_counts_its_changes() {
         let before = star(&["a", "b", "c"]);
         let plan = before.lay(Shape::Mesh, Some(&host("b")), &hosts(&["a", "b", "d"]), false).unwrap();
         let plan = plan.add_link(&host("a"), &host("b"), costs(3)).unwrap();

@@ -63,7 +63,7 @@ impl Command for Add {
     }
 }
 
-/// The node has made a device, or has not; then it is forgotten unless it `is_kept`.
+/// The result of a node that was asked to make a device. A device that was not made is forgotten, unless it `is_kept`.
 struct Added {
     host: HostName,
     key: DeviceKey,
@@ -89,7 +89,7 @@ impl Command for Added {
     }
 }
 
-/// Checks whether a new device can be noted.
+/// Checks whether a new device can be added.
 pub struct CheckNew {
     pub key: DeviceKey,
     pub mac: Option<Mac>,

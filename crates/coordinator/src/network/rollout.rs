@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_used_when_all_have_it() {
+    fn a_topology_is_used_once_all_hosts_have_it() {
         let mut rollout = begun();
         assert!(rollout.installed(&host("a"), Version(1)).is_none());
         assert_eq!(said(rollout.installed(&host("b"), Version(1))), ["a uses 1", "b uses 1"]);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_is_not_waited_for_and_known_until_it_can() {
+    fn a_rollout_does_not_wait_for_a_failed_host_and_lists_it() {
         let (mut rollout, b) = (begun(), host("b"));
         assert!(rollout.installed(&host("a"), Version(1)).is_none());
         let orders = rollout.not_installed(&b, Version(1), "no room".into());
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_away_is_waited_for_but_not_for_ever() {
+    fn a_rollout_waits_for_a_disconnected_host_until_a_timeout() {
         let mut rollout = begun();
         rollout.disconnected(&host("b"));
         assert!(rollout.installed(&host("a"), Version(1)).is_none());

@@ -21,13 +21,13 @@ use crate::core::Cluster;
 /// Time limit for a node's answer.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// The most links, or similar entries, in one event.
+/// The limit of links, or similar entries, in one event.
 const AT_ONCE: usize = 1000;
 
 /// Sends the state of all hosts and links.
 ///
 /// # Errors
-/// If the client cannot be told.
+/// If sending to the client fails.
 pub async fn state(cluster: &Arc<Cluster>, client: &mut Client) -> io::Result<()> {
     let (network, plan) = overview(cluster);
     client.say(&Event::Network(network)).await?;
@@ -45,7 +45,7 @@ pub async fn state(cluster: &Arc<Cluster>, client: &mut Client) -> io::Result<()
 /// Sends the locations of MACs.
 ///
 /// # Errors
-/// If the client cannot be told.
+/// If sending to the client fails.
 pub async fn macs(cluster: &Arc<Cluster>, client: &mut Client) -> io::Result<()> {
     let (_, plan) = overview(cluster);
     let mut unanswered = Vec::new();
@@ -72,7 +72,7 @@ pub async fn macs(cluster: &Arc<Cluster>, client: &mut Client) -> io::Result<()>
 /// Sends the traffic matrix.
 ///
 /// # Errors
-/// If the client cannot be told.
+/// If sending to the client fails.
 pub async fn matrix(cluster: &Arc<Cluster>, window_s: u64, client: &mut Client) -> io::Result<()> {
     let (_, plan) = overview(cluster);
     let mut unanswered = Vec::new();

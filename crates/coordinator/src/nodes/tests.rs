@@ -67,7 +67,7 @@ async fn go(cluster: &Cluster, host: &HostName, link: &NodeLink) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_host_is_connected_for_the_moves_as_soon_and_as_long_as_it_is_listed() {
+async fn a_host_is_connected_for_moves_exactly_while_it_is_listed() {
     let directory = tempfile::tempdir().unwrap();
     let cluster = open(&directory.path().join("store")).unwrap();
     let host = HostName::new("h1").unwrap();

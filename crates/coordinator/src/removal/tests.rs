@@ -35,7 +35,7 @@ async fn start(world: &World, name: &str, host: &str) {
 }
 
 #[tokio::test]
-async fn a_host_that_was_removed_is_part_of_nothing_and_told_so_when_it_comes_again() {
+async fn a_removed_host_is_part_of_nothing_and_is_refused_when_it_reconnects() {
     let world = World::new().await;
     let (mut h1, mut h2) = (world.node("h1").await, world.node("h2").await);
     world.lay(&mut [&mut h1, &mut h2]).await;
@@ -66,7 +66,7 @@ async fn a_host_that_was_removed_is_part_of_nothing_and_told_so_when_it_comes_ag
 }
 
 #[tokio::test]
-async fn hosts_that_are_away_are_named_and_told_when_they_are_back() {
+async fn disconnected_hosts_are_named_and_notified_when_they_reconnect() {
     let world = World::new().await;
     let (h1, h2, h3) = (world.node("h1").await, world.node("h2").await, world.node("h3").await);
     world.lose("h3", h3).await;
@@ -79,7 +79,7 @@ async fn hosts_that_are_away_are_named_and_told_when_they_are_back() {
 }
 
 #[tokio::test]
-async fn a_host_with_instances_stays_whether_it_is_there_or_not() {
+async fn a_host_with_instances_cannot_be_removed() {
     let world = World::new().await;
     let node = world.node("h1").await;
     start(&world, "job1", "h1").await;
@@ -128,7 +128,7 @@ async fn a_host_that_is_lost_takes_its_instances_with_it() {
                 && !state.links().addresses().contains_key(&host("h1"))
         );
     }
-    // The host comes back and is told that it was removed.
+    // The host reconnects and is refused as removed.
     assert!(matches!(world.refused("h1").await, Some(FromCoordinator::Dismissed { .. })));
     // The record of a name's former owner does not affect its current owner.
     start(&world, "job1", "h2").await;

@@ -70,7 +70,7 @@ impl World {
         self.cluster.run(Add { vid: Vid::new(lid).unwrap(), instance, is_started: true }).await;
     }
 
-    /// What root is told within so much time after a request, at most to the last word.
+    /// The events that root receives within so much time after a request, up to the last one.
     async fn request(&self, request: Request, time: Duration) -> Vec<Event> {
         let (near, far) = duplex(1 << 20);
         let (reader, writer) = split(near);
@@ -95,7 +95,7 @@ async fn a_group_moves_among_a_thousand_hosts_without_sockets_and_in_virtual_tim
     for member in 1..=20 {
         world.add(HOSTS + member, 1, Some("g")).await;
     }
-    // Each node was told of all hosts when each of them came.
+    // Each node was notified of every host that connected.
     world.nodes.values_mut().for_each(Sent::clear);
     let listed = world.request(Request::Hosts, Duration::from_secs(1)).await;
     let [Event::Hosts(hosts)] = &listed[..] else { panic!("others are told") };
@@ -113,7 +113,7 @@ async fn a_group_moves_among_a_thousand_hosts_without_sockets_and_in_virtual_tim
     let directed =
         |sent: &mut Sent<FromCoordinator>| sent.any(|message| matches!(message, FromCoordinator::Moves(_)));
     let directed = world.nodes.iter_mut().filter_map(|(host, sent)| directed(sent).then(|| host.clone()));
-    // The source is asked first, and the destinations are told that it is over.
+    // The source is asked first, and the destinations learn that the move is over.
     let expected: BTreeSet<_> = [1].into_iter().chain(101..=110).map(host).collect();
     assert_eq!(directed.collect::<BTreeSet<_>>(), expected);
 }

@@ -22,7 +22,7 @@ async fn withdrawn(node: &mut Played) -> Mac {
 }
 
 #[tokio::test]
-async fn a_device_of_a_host_that_is_away_is_forgotten_and_the_host_told_when_it_is_back() {
+async fn a_device_of_a_disconnected_host_is_removed_there_when_the_host_reconnects() {
     let world = World::new().await;
     let (mut h1, mut h2) = (world.node("h1").await, world.node("h2").await);
     world.lay(&mut [&mut h1, &mut h2]).await;
@@ -76,7 +76,7 @@ async fn say_found(node: &mut Played, found: FoundTap) {
 }
 
 #[tokio::test]
-async fn a_tap_that_is_there_is_plugged_in_as_it_is_and_does_not_move() {
+async fn an_existing_tap_is_attached_unchanged_and_does_not_move() {
     let world = World::new().await;
     let (mut h1, mut h2) = (world.node("h1").await, world.node("h2").await);
     world.lay(&mut [&mut h1, &mut h2]).await;
@@ -118,7 +118,7 @@ async fn say_where(node: &mut Played, place: Option<NetMac>) {
 }
 
 #[tokio::test]
-async fn a_device_gets_the_mac_that_is_wanted_unless_somebody_has_it() {
+async fn a_device_gets_the_requested_mac_unless_it_is_in_use() {
     let world = World::new().await;
     let (mut h1, mut h2) = (world.node("h1").await, world.node("h2").await);
     world.lay(&mut [&mut h1, &mut h2]).await;
@@ -168,7 +168,7 @@ async fn full() -> (World, Played) {
 }
 
 #[tokio::test]
-async fn on_a_full_disk_nothing_new_is_noted_and_what_is_there_can_be_taken_away() {
+async fn on_a_full_disk_new_devices_are_refused_and_old_ones_can_be_removed() {
     let (world, mut h1) = full().await;
     let lay = NetChange::Lay { shape: Shape::Mesh, center: None, plain: false };
     for wanted in [attach("h1", "tap2"), lay] {

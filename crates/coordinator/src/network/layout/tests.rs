@@ -7,7 +7,7 @@ use super::*;
 use crate::core::Command;
 use crate::open::open;
 
-/// The overlay laid out anew as a star of these hosts.
+/// Replaces the overlay's layout by a star of these hosts.
 struct Lay(Arc<Cluster>, BTreeSet<HostName>);
 
 impl Command for Lay {

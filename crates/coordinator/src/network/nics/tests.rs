@@ -41,7 +41,7 @@ async fn add(world: &World, (vid, instance): (Vid, Instance)) {
 }
 
 #[tokio::test]
-async fn nodes_are_told_where_instances_are_and_when_they_have_ended() {
+async fn nodes_get_the_locations_and_ends_of_instances() {
     let world = World::new().await;
     let (mut h1, mut h2) = (world.node("h1").await, world.node("h2").await);
     world.lay(&mut [&mut h1, &mut h2]).await;

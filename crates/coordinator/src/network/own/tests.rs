@@ -60,7 +60,7 @@ async fn a_wish_that_is_passed_over_leaves_its_former_device_and_one_that_fails_
 }
 
 #[tokio::test]
-async fn a_device_stays_whose_node_was_lost_before_it_said_that_it_has_it() {
+async fn a_device_stays_if_its_node_disconnects_before_it_confirms() {
     let world = World::new().await;
     let mut node = world.node("h1").await;
     world.lay(&mut [&mut node]).await;
@@ -86,7 +86,7 @@ async fn a_device_stays_whose_node_was_lost_before_it_said_that_it_has_it() {
 }
 
 #[tokio::test]
-async fn a_wish_that_cannot_be_fulfilled_is_refused_before_it_is_noted() {
+async fn an_impossible_request_is_refused_before_it_is_stored() {
     let directory = tempfile::tempdir().unwrap();
     let cluster = open(&directory.path().join("store")).unwrap();
     let host = HostName::new("b").unwrap();

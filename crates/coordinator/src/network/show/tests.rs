@@ -4,7 +4,7 @@ use super::*;
 use crate::tests::played::World;
 
 #[tokio::test]
-async fn what_is_plugged_in_on_a_host_that_is_away_is_known_from_the_store() {
+async fn devices_of_a_disconnected_host_are_known_from_the_store() {
     let world = World::new().await;
     let (mut h1, mut h2) = (world.node("h1").await, world.node("h2").await);
     world.lay(&mut [&mut h1, &mut h2]).await;
