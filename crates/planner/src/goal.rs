@@ -25,7 +25,7 @@ pub struct New<'a> {
 pub struct Leaving<'a> {
     /// Which instance.
     pub vid: Vid,
-    /// Hosts to which it does not go: those moves have failed.
+    /// Hosts to avoid: moves to them have failed.
     pub avoid: &'a BTreeSet<HostName>,
 }
 
@@ -54,7 +54,7 @@ pub enum Goal<'a> {
         to: &'a BTreeSet<HostName>,
         /// The instances, in the order in which they go.
         instances: &'a [Leaving<'a>],
-        /// The most assignments.
+        /// The limit of assignments.
         most: usize,
     },
 }

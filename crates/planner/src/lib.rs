@@ -1,9 +1,9 @@
-//! Where instances go: a function from a [`View`] of the cluster and a [`Goal`] to planned moves, or to a [`Refusal`].
+//! Chooses hosts for instances: a function from a [`View`] of the cluster and a [`Goal`] to planned moves, or to a [`Refusal`].
 //!
-//! The rule is simple: each instance takes the emptiest host that is allowed for it, in the order of the goal. No instance changes
-//! places to make room for another one. Nothing here does IO or reads a clock, so a simulator can plan for thousands of hosts.
+//! The rule is simple: each instance goes to the emptiest host that is allowed for it, in the order of the goal. No instance moves
+//! to make room for another one. This crate does no IO and reads no clock, so a simulator can plan for thousands of hosts.
 //!
-//! * [`View`]: hosts, instances and moves that are planned already.
+//! * [`View`]: hosts, instances and planned moves.
 //! * [`plan`]: the rule.
 
 mod goal;

@@ -8,7 +8,7 @@ use moves::placement::Placement;
 
 use crate::Refusal;
 
-/// Where instances go whose moves are planned.
+/// The destinations of instances whose moves are planned.
 pub type Planned = BTreeMap<Vid, HostName>;
 
 /// A host that is connected, or drained.
@@ -29,7 +29,7 @@ pub struct Host {
 pub struct Instance<'a> {
     /// The name that its user gave it.
     pub name: &'a str,
-    /// Where it is.
+    /// Its location.
     pub host: &'a HostName,
     /// Where it moves, as long as that move can be rolled back.
     pub moves_to: Option<&'a HostName>,
@@ -37,14 +37,14 @@ pub struct Instance<'a> {
     pub placement: &'a Placement,
 }
 
-/// The hosts and the instances at one moment. A host that is not in it is not connected.
+/// The hosts and the instances at one moment. A host that is missing is not connected.
 #[derive(Clone, Debug, Default)]
 pub struct View<'a> {
     /// By name.
     pub hosts: BTreeMap<HostName, Host>,
     /// By identity.
     pub instances: BTreeMap<Vid, Instance<'a>>,
-    /// Moves that are planned, and taken for made.
+    /// Planned moves, which count as done.
     pub planned: Planned,
 }
 
@@ -52,7 +52,7 @@ impl<'a> View<'a> {
     /// Checks that `host` is connected, runs instances and is not drained.
     ///
     /// # Errors
-    /// If it is not so.
+    /// If it is not connected, runs no instances, or is drained.
     pub fn check_usable(&self, host: &HostName) -> Result<(), Refusal> {
         match self.hosts.get(host).copied().unwrap_or_default() {
             Host { is_drained: true, .. } => Err(Refusal::Drained(host.clone())),
@@ -120,8 +120,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Whether an instance is on `host`, goes there, or comes back there if its move is rolled back: an instance that moves has both
-    /// places until its move is committed, and one whose move is planned has the planned place only.
+    /// Whether an instance is on `host`, goes there, or comes back there if its move is rolled back. An instance that moves has
+    /// both places until its move is committed; an instance whose move is planned has the planned place only.
     fn may_be_on(&self, vid: Vid, instance: &Instance<'a>, host: &HostName) -> bool {
         match self.planned.get(&vid) {
             Some(to) => to == host,

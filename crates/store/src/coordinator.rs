@@ -130,8 +130,7 @@ impl Store {
     /// Applies a change; it is durable when this returns.
     ///
     /// # Errors
-    /// If the file cannot be read or written. Whether the change is there is then unknown until
-    /// the store is opened anew.
+    /// If the file cannot be read or written. Only reopening the store then shows whether the change was written.
     pub fn apply(&self, change: &Change) -> Result<(), StoreError> {
         self.file.write(|write| match change {
             Change::Record(record) => apply(write, record),
@@ -167,10 +166,10 @@ impl Store {
         self.file.read(|read| take(&read.open_table(NETWORK)?, 0))
     }
 
-    /// What is plugged into the overlay, and the epoch that was given last.
+    /// The devices of the overlay, and the last epoch that was given.
     ///
     /// # Errors
-    /// If the file cannot be read or understood.
+    /// If the file cannot be read or decoded.
     pub fn devices<D: DeserializeOwned>(&self) -> Result<(BTreeMap<DeviceKey, D>, Epoch), StoreError> {
         self.file.read(|read| {
             let mut devices = BTreeMap::new();
@@ -264,8 +263,8 @@ fn change_devices(
     Ok(())
 }
 
-/// Brings the rows that `record` is about into an image, applies it there, and writes them back:
-/// what a record means is said in one place.
+/// Loads the rows that `record` concerns into a snapshot, applies the record there, and writes the rows back: the meaning of a
+/// record is defined in one place.
 fn apply(write: &WriteTransaction, record: &Record) -> Result<(), redb::Error> {
     let mut instances = write.open_table(INSTANCES)?;
     let mut moves = write.open_table(MOVES)?;

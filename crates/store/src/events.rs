@@ -10,10 +10,10 @@ use crate::file::{File, NUMBERS};
 /// Incremented when the layout of tables changes.
 const VERSION: u32 = 1;
 
-/// The most stored events; the oldest are dropped.
+/// The limit of stored events; the oldest are dropped.
 pub const MAX_EVENTS: u64 = 10_000;
 
-/// The most bytes of stored events; the oldest are dropped.
+/// The limit of stored events in bytes; the oldest are dropped.
 pub const MAX_EVENTS_BYTES: u64 = 4 << 20;
 
 const EVENTS: TableDefinition<u64, &[u8]> = TableDefinition::new("events");

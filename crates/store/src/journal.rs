@@ -1,4 +1,4 @@
-//! What becomes durable while the coordinator runs, and in which order.
+//! The changes that become durable while the coordinator runs, and their order.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,19 +14,19 @@ use crate::{DeviceKey, Store, StoreError};
 /// The notice that something is done, or has failed.
 pub type Notice<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
 
-/// The coordinator's journal: changes become durable in the order in which they are handed over.
+/// The coordinator's journal: changes become durable in the order of the calls of [`Journal::append`].
 ///
-/// Its caller does nothing that follows from a change before the notice of that change comes. After a failure nothing more is handed
-/// over: whether the change is durable is known when the journal is read again.
+/// The caller performs the consequences of a change only after the notice of that change. After a failure the caller appends nothing
+/// more: only reading the journal again shows whether the change is durable.
 pub trait Journal: Send + Sync + 'static {
-    /// Whether there is room for something new. Changes that end what is under way have room of their own.
+    /// Checks that there is room for a new operation. Changes that complete an operation in progress have a reserve.
     fn ready(&self) -> Notice<()>;
 
     /// Makes `change` durable, as a whole or not at all.
     fn append(&self, change: Change) -> Notice<()>;
 }
 
-/// A change of what the coordinator remembers. Each is one durable transaction.
+/// A change of the coordinator's durable state. Each is one durable transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Of instances and moves.
@@ -40,13 +40,13 @@ pub enum Change {
         /// Which of both.
         is_drained: bool,
     },
-    /// The overlay is laid out anew.
+    /// A new plan of the overlay.
     Network(Value),
-    /// Devices are plugged in, moved, or taken away.
+    /// Devices are attached, moved or detached.
     Devices {
         /// The device that is forgotten.
         remove: Option<DeviceKey>,
-        /// The device that is noted.
+        /// The device that is added.
         insert: Option<(DeviceKey, Value)>,
         /// The epoch that was given last.
         epoch: Epoch,
@@ -55,7 +55,7 @@ pub enum Change {
     Members {
         /// Tokens by number; without a value they are forgotten.
         tokens: Vec<(u64, Option<Value>)>,
-        /// What is noted of a removed host.
+        /// The record of a removed host.
         removed: Option<(String, Value)>,
     },
 }
@@ -81,14 +81,14 @@ impl From<Record> for Change {
     }
 }
 
-/// A [`Store`] that a thread of its own writes, so that a sync of the disk keeps no other thread waiting.
+/// A [`Store`] with a thread of its own for writing, so that a sync of the disk blocks no other thread.
 pub struct StoreJournal {
     orders: Option<mpsc::UnboundedSender<(Order, Done)>>,
     writer: Option<JoinHandle<()>>,
 }
 
 impl Drop for StoreJournal {
-    /// Closes the store, after what is being written.
+    /// Closes the store when the present write is complete.
     fn drop(&mut self) {
         self.orders = None;
         let _panicked = self.writer.take().map(JoinHandle::join);
@@ -128,7 +128,7 @@ impl StoreJournal {
     fn order(&self, order: Order) -> Notice<()> {
         let (notice, done) = oneshot::channel();
         if let Some(orders) = &self.orders {
-            // If it is not taken, nor is the notice given.
+            // If the order is not accepted, the notice is never given.
             let _ = orders.send((order, notice));
         }
         Box::pin(async move { done.await.unwrap_or(Err(StoreError::Gone)) })

@@ -1,7 +1,7 @@
 //! The embedded stores: one file each, and one durable transaction per record.
 //!
-//! * [`Store`]: what the coordinator remembers — instances, moves, the VIDs given out, who may take part.
-//! * [`Journal`]: where the coordinator's changes become durable in order; [`StoreJournal`] writes them into its store.
+//! * [`Store`]: the coordinator's durable state: instances, moves, allocated VIDs, members of the network.
+//! * [`Journal`]: makes the coordinator's changes durable in order; [`StoreJournal`] writes them into its store.
 //! * [`EventLog`]: the coordinator's event log, in a file of its own.
 //! * [`NodeStore`]: a node's durable state: an entry for each instance that it hosts or moves, and the revocation
 //!   list.

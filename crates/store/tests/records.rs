@@ -1,4 +1,4 @@
-//! What is written is found again, also when the writer is killed in the middle.
+//! Records that were written are found again, even if the writer is killed meanwhile.
 
 use std::ffi::CString;
 use std::fs;
@@ -30,7 +30,7 @@ fn vid(lid: u16) -> Vid {
     Vid::new(lid).unwrap()
 }
 
-/// The `number`-th record of an endless history in which instances come, move, and go.
+/// The `number`-th record of an endless history in which instances start, move and end.
 fn record(number: u64) -> Record {
     let (round, step) = (number / 7, number % 7);
     let vid = vid((round % 200 + 1) as u16);
@@ -241,7 +241,7 @@ fn a_node_finds_its_entries_again() {
     assert_eq!(entries.into_iter().collect::<Vec<_>>(), [(vid(2), entry)]);
 }
 
-/// The child: writes records until it is killed, and says each number when it is durable.
+/// The child: writes records until it is killed, and prints the number of each durable one.
 #[test]
 #[ignore = "run by a_killed_writer_leaves_every_acknowledged_record"]
 fn child_that_writes() {
@@ -254,8 +254,8 @@ fn child_that_writes() {
     }
 }
 
-/// Lets a child write from record `first` on, kills it after `lines`, and returns how many
-/// records it said to be durable in all.
+/// Lets a child write from record `first` on, kills it after `lines`, and returns how many records it has reported as durable in
+/// all.
 fn write_and_kill(path: &Path, first: u64, lines: usize) -> u64 {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", "--nocapture", "child_that_writes"])
@@ -332,7 +332,7 @@ fn full_disk_refuses_new_operations_but_completes_those_in_progress() {
     for number in 1..4 {
         store.apply(&set(number)).unwrap();
     }
-    // Not even what was kept is there any more.
+    // Takes the reserve away as well.
     fill(&disk.path().join("more"));
     let lost = (4..100).find_map(|number| store.apply(&set(number)).err()).unwrap();
     assert!(lost.to_string().contains("No space left on device") && !lost.remedy().is_empty(), "{lost}");

@@ -19,7 +19,7 @@ fn database() -> Placement {
     Placement { labels, anti_affinity: BTreeSet::from(["app".to_owned()]), cool_down_s: None }
 }
 
-/// What a view borrows.
+/// The data that a view borrows.
 struct World {
     hosts: Vec<HostName>,
     instances: Vec<(u16, String, usize, Option<usize>, Placement)>,
@@ -116,7 +116,7 @@ fn spread(view: &View<'_>, lids: &[u16], among: &[&str]) -> Result<Vec<(usize, S
 }
 
 #[test]
-fn a_group_spreads_by_its_own_members_first_and_those_that_are_there_stay() {
+fn a_group_spreads_its_members_first_and_present_ones_stay() {
     let world = World::new(3).with(1, 1, None, free()).with(2, 1, None, free()).with(3, 3, None, free());
     // Other instances fill h2.
     let world = world.with(7, 2, None, free()).with(8, 2, None, free());
@@ -149,7 +149,7 @@ fn evacuate(
 }
 
 #[test]
-fn a_host_is_evacuated_to_the_emptiest_hosts_without_those_that_failed() {
+fn a_host_is_evacuated_to_the_emptiest_hosts_except_failed_ones() {
     let world = World::new(3).with(1, 1, None, free()).with(2, 1, None, free()).with(3, 1, Some(2), free());
     let view = world.view();
     let at = |which, to: &str| (which, to.to_owned());
