@@ -27,7 +27,7 @@ const REATTACH_LIMIT: Duration = Duration::from_secs(10);
 /// How often to check whether a lagging follower has been silent for too long.
 const FOLLOWERS_CHECK: Duration = Duration::from_secs(1);
 
-/// The most links that the processes of an instance may be waiting for at a time.
+/// The limit of links that the processes of an instance may be waiting for at a time.
 const MAX_WAITING_LINKS: usize = 1 << 14;
 
 /// The instances of one host. Clones are the same broker.
@@ -182,7 +182,7 @@ impl Broker {
     /// for it.
     ///
     /// # Errors
-    /// `NotFound` if there is no such instance; otherwise those of making the socket.
+    /// `NotFound` if the instance is unknown; otherwise errors of making the socket.
     pub async fn resume(&self, id: InstanceId, epoch: Epoch) -> io::Result<()> {
         if self.shared.with(id, |instance| matches!(instance.phase, Phase::Listening(_))) == Some(true) {
             return Ok(());

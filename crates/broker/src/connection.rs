@@ -26,12 +26,12 @@ use crate::report::SuspendedProcess;
 /// How long a process may take to send its `Hello`.
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
 
-/// The most messages in the queue of a process; the broker disconnects one that lags further behind.
+/// The limit of messages in the queue of a process; the broker disconnects a process that lags further behind.
 const QUEUE: usize = 1024;
 
-/// The most connections of an instance without a `Hello` yet: as many as it has seats, since all its processes may connect
-/// at once after a move. Further ones are closed, and their processes try again. A connection with a `Hello` has one of the
-/// 256 seats, so this limits all connections of an instance.
+/// The limit of an instance's connections without a `Hello` yet: as many as it has seats, since all its processes may connect at
+/// once after a move. Further ones are closed, and their processes try again. A connection with a `Hello` has one of the 256 seats,
+/// so this limits all connections of an instance.
 const MAX_STRANGERS: usize = 256;
 
 /// The pause after a connection that is one too many or could not be accepted; and the interval between connections once

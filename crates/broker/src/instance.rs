@@ -47,8 +47,8 @@ impl Outgoing {
     }
 }
 
-/// The most links to other hosts that are opened for an instance at a time. With fewer at a time the first ones are ready sooner, so
-/// that its processes can use them meanwhile (ADR 0033).
+/// The limit of links to other hosts that are opened for an instance at a time. With fewer at a time, the first ones are ready
+/// sooner, so that its processes can use them meanwhile (ADR 0033).
 pub const MAX_OPENINGS: usize = 256;
 
 /// Limits on the resources that a node holds for an instance beside its connections: a program that asks for links and never
@@ -350,7 +350,8 @@ impl Instance {
         }
     }
 
-    /// Why the process at `index` cannot have links now. If the instance is stopped here, the process may be attached on another host.
+    /// The reason why the process at `index` cannot have links now. If the instance is stopped here, the process may be attached on
+    /// another host.
     fn absence(&self, index: u8) -> LinkRefusal {
         let has_ended =
             matches!(self.phase, Phase::Listening(_)) && !self.carried.roster.verbs.contains_key(&index);

@@ -1,9 +1,8 @@
 //! Hosts and instances on one machine, with brokers and nothing else: for tests of attaching processes.
 //!
-//! Each instance is a network namespace; programs started with [`LocalInstance::enter`] belong to it.
-//! Links between hosts are TCP connections over the loopback device, those on one host are what a node
-//! makes there. A "move" suspends the instance at one broker and resumes it at another, while its
-//! processes keep running. Needs the right to make network namespaces.
+//! Each instance is a network namespace; programs started with [`LocalInstance::enter`] belong to it. Links between hosts are TCP
+//! connections over the loopback device, and links on one host are the same as a node makes. A "move" suspends the instance at one
+//! broker and resumes it at another, while its processes keep running. Needs the right to make network namespaces.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -89,11 +88,10 @@ impl LocalFabric {
         self.adopt(host, new_network()?)
     }
 
-    /// A new instance on `host`, in the network namespace `network`.
+    /// Adds an instance on `host`, in the network namespace `network`.
     ///
     /// # Errors
-    /// `AddrInUse` if the namespace already has an instance; `InvalidInput` if there is no such host;
-    /// otherwise those of `setns`.
+    /// `AddrInUse` if the namespace already has an instance; `InvalidInput` if the host does not exist; otherwise errors of `setns`.
     pub fn adopt(&self, host: usize, network: OwnedFd) -> io::Result<LocalInstance> {
         let id = {
             let mut places = self.hosts.places();
@@ -120,7 +118,7 @@ impl LocalFabric {
     /// Suspends the instance's processes, as before a move, once all are attached.
     ///
     /// # Errors
-    /// Those of [`Broker::whole`] and [`Broker::suspend`].
+    /// Errors of [`Broker::whole`] and [`Broker::suspend`].
     pub fn suspend(&self, instance: &LocalInstance) -> Result<SuspendReport, SuspendError> {
         let place = self.hosts.place(instance.id).ok_or(SuspendError::Unknown)?;
         let broker = self.hosts.broker(place.host).ok_or(SuspendError::Unknown)?;

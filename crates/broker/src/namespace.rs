@@ -16,7 +16,7 @@ impl Namespace {
     /// The namespace that `descriptor` refers to.
     ///
     /// # Errors
-    /// Those of `dup` and `fstat`.
+    /// Errors of `dup` and `fstat`.
     pub fn of(descriptor: BorrowedFd<'_>) -> io::Result<Self> {
         Ok(Self::from_metadata(&File::from(descriptor.try_clone_to_owned()?).metadata()?))
     }
@@ -34,10 +34,10 @@ impl Namespace {
     }
 }
 
-/// The number of process `pid` in its own PID namespace, whose first process is 1.
+/// The PID of process `pid` in its own PID namespace, whose first process is 1.
 ///
 /// # Errors
-/// `NotFound` if there is no such process.
+/// `NotFound` if the process does not exist.
 pub fn own_number(pid: i32) -> io::Result<i32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));

@@ -37,7 +37,7 @@ pub enum Exit {
         /// The known cause.
         reason: String,
     },
-    /// It never ran; the client that started it was told the reason.
+    /// It never ran; the client that started it knows the reason.
     NotStarted,
 }
 

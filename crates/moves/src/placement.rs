@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_values_keep_apart_if_one_of_both_says_so() {
+    fn equal_values_keep_two_instances_apart_if_one_requires_it() {
         let (says, silent) = (placement(&[("app", "db")], &["app"]), placement(&[("app", "db")], &[]));
         let expected = Some(("app", "db"));
         assert_eq!(

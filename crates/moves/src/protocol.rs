@@ -31,7 +31,7 @@
 //! node answers a fulfilled directive with the same report again. It recognises
 //! obsolete directives by the move's number: numbers only increase, and an instance's
 //! entry on the node stores the last one. A node repeats its report while it
-//! waits for a decision, so that a node that restarted, or prepared for a move that has ended, is told.
+//! waits for a decision, so that a node that restarted, or prepared for a move that has ended, gets the decision.
 //!
 //! A post-copy move runs the instance before all its memory is there. It has one more phase, between resume and destroy:
 //!
@@ -75,13 +75,13 @@ pub const VERSION: u16 = 6;
 /// The largest specification of an instance, and the largest result of a check, in bytes.
 pub const MAX_BLOB: usize = 256 * 1024;
 
-/// The most reasons of a refusal.
+/// The limit of reasons of a refusal.
 pub const MAX_REASONS: usize = 64;
 
 /// The longest reason in bytes; longer ones are truncated.
 pub const MAX_REASON: usize = 1024;
 
-/// The most instances in one `Locate`.
+/// The limit of instances in one `Locate`.
 pub const MAX_LOCATED: usize = 1024;
 
 /// A message from the coordinator to a node.

@@ -56,7 +56,7 @@ pub struct Config {
     pub restore: Duration,
     /// How long an unreachable host may take to reconnect, before the commit.
     pub unreachable: Duration,
-    /// The most moves in progress, of all instances.
+    /// The limit of moves in progress, of all instances.
     pub max_moves: usize,
 }
 

@@ -39,7 +39,7 @@ pub(super) struct MoveProgress {
     pub(super) source_done: bool,
     /// The destination has no more work.
     pub(super) destination_done: bool,
-    /// The user was told that the restore has failed.
+    /// Whether the user knows that the restore has failed.
     pub(super) is_told: bool,
 }
 

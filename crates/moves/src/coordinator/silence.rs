@@ -9,7 +9,7 @@ use crate::journal::MoveRecord;
 use crate::progress::{Event, Phase, Silence};
 use crate::{HostName, MoveId};
 
-/// How long a host may be silent before the user is told. The check takes up to a second for transient blockers.
+/// How long a host may be silent before the user gets a message. The check takes up to a second for transient blockers.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long the host of a failed restore may be silent before the restore is over for the user.

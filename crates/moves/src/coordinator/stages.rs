@@ -14,7 +14,7 @@ use crate::progress::{Event, InstanceEnded, Outcome, Phase};
 use crate::protocol::ToNode;
 
 impl Coordinator {
-    /// Enters a phase: tells the user, sets the deadline, and directs the hosts.
+    /// Enters a phase: informs the user, sets the deadline, and directs the hosts.
     pub(super) fn enter(&mut self, id: MoveId, phase: Phase, now: Duration, out: &mut Vec<Output>) {
         let limit = self.limit(id, phase);
         let Some(progress) = self.progress.get_mut(&id) else { return };

@@ -15,7 +15,7 @@ use super::{Sabotage, Tally};
 use crate::coordinator::MoveRequest;
 use crate::due::Due;
 
-/// The most faults of each kind, and external events, per path.
+/// The limits of faults of each kind, and of external events, per path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Faults {
     /// Crashes of a node, the coordinator, or an engine.
@@ -38,7 +38,7 @@ pub struct Faults {
     pub peers: u8,
     /// Deaths of a stopped copy that is still needed.
     pub bereavements: u8,
-    /// Further moves, to any host where the instance is not.
+    /// The number of further moves, to any host where the instance is not.
     pub moves: u8,
 }
 

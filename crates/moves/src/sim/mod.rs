@@ -33,11 +33,11 @@ pub enum Sabotage {
     SourceResumesOnTimeOut,
     /// The commit is announced, but not recorded.
     CommitIsNotDurable,
-    /// The source is told to destroy its copy as soon as the destination is told to resume.
+    /// The coordinator tells the source to destroy its copy as soon as it tells the destination to resume.
     DestroyBeforeConfirmation,
     /// A node does not record that it is about to release a held copy.
     ReleaseIsNotDurable,
-    /// Waiting peers are not told the instance's location.
+    /// Waiting peers do not learn the instance's location.
     PeersAreForgotten,
     /// Only the first move of a group is recorded as committed.
     GroupIsCommittedInParts,

@@ -13,7 +13,7 @@ use crate::HostName;
 use crate::coordinator::MoveRequest;
 use crate::due::Due;
 
-/// The most actions for a run without further faults to settle.
+/// The limit of actions for a run to settle without further faults.
 const MAX_SETTLING: usize = 20_000;
 
 /// A run that violated an invariant.
@@ -21,7 +21,7 @@ const MAX_SETTLING: usize = 20_000;
 pub struct Failure {
     /// The run's seed: the same seed gives the same run.
     pub seed: u64,
-    /// What was violated.
+    /// The violated invariant.
     pub what: String,
     /// Every action of the run, if traced.
     pub trace: Vec<String>,

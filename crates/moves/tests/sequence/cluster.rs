@@ -1,4 +1,4 @@
-//! A coordinator and nodes without faults but those that a test wants.
+//! A coordinator and nodes without faults except those that a test causes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -15,10 +15,10 @@ use moves::{Coordinator, HostName, MoveId, NodeAgent};
 /// Every step takes this long.
 pub const STEP: Duration = Duration::from_millis(1);
 
-/// The most steps that anything here takes.
+/// The limit of steps of any test.
 const MAX_STEPS: usize = 1000;
 
-/// A coordinator and three nodes whose engines do what they are asked, except `refused`.
+/// A coordinator and three nodes whose engines do what they are asked to do, except the operations in `refused`.
 pub struct Cluster {
     pub now: Duration,
     pub coordinator: Coordinator,
@@ -26,7 +26,7 @@ pub struct Cluster {
     pub queue: VecDeque<Step>,
     /// The ends of destinations' operations, which come after the sources'.
     receiving: BTreeMap<Vid, Step>,
-    /// What went over the wire and into the journal, in words.
+    /// The messages and the journal's records, in words.
     pub wire: Vec<String>,
     pub events: Vec<Event>,
     pub refused: Option<(&'static str, &'static str)>,
@@ -98,7 +98,7 @@ impl Cluster {
         self.nodes.get_mut(&host(1)).unwrap().host_instance(vid, Epoch(0)).unwrap();
     }
 
-    /// A node dies, and comes back with what it has written down.
+    /// A node dies, and restarts with its records.
     pub fn restart_node(&mut self, number: u8) {
         let name = host(number);
         let entries = self.nodes[&name].entries().map(|(vid, entry)| (vid, entry.clone())).collect();
@@ -121,7 +121,7 @@ impl Cluster {
         self.receiving.retain(|_, step| !is_there(step));
     }
 
-    /// The coordinator dies, and comes back with what it has written down.
+    /// The coordinator dies, and restarts with its records.
     pub fn restart_coordinator(&mut self) {
         let image = self.coordinator.snapshot().clone();
         let (coordinator, out) = Coordinator::new(coordinator::Config::default(), image, self.now);
@@ -174,7 +174,7 @@ impl Cluster {
         }
     }
 
-    /// Ends what waits for the other host; all else ends by itself.
+    /// Ends operations that wait for the other host; all others end by themselves.
     fn cancel(&mut self, name: &HostName, vid: Vid) {
         if matches!(self.receiving.get(&vid), Some(Step::Ended(on, ..)) if on == name) {
             self.receiving.remove(&vid);
@@ -224,7 +224,7 @@ impl Cluster {
         panic!("it goes on for ever: {:?}", self.wire);
     }
 
-    /// Does what is next; `false` if nothing is.
+    /// Does the next step; `false` if there is none.
     pub fn step(&mut self) -> bool {
         let Some(step) = self.queue.pop_front() else { return false };
         self.now += STEP;

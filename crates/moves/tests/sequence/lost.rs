@@ -40,7 +40,7 @@ fn settle(cluster: &mut Cluster) {
     }
 }
 
-/// Loses the host at each moment, and looks whether all is settled then.
+/// Loses the host at each moment, and checks that everything settles then.
 fn lose_at_each_moment(number: u8, cancelled: bool) -> [usize; 2] {
     let (mut lost, mut kept) = (0, 0);
     for steps in 0.. {
@@ -71,7 +71,7 @@ fn losing_a_host_loses_only_its_instances() {
     for number in [1, 2] {
         let [lost, kept] = lose_at_each_moment(number, false);
         assert!(lost > 5 && kept > 5, "{lost} + {kept}");
-        // It stays where it was.
+        // The instance stays on its host.
         let [lost, kept] = lose_at_each_moment(number, true);
         let [at_source, elsewhere] = if number == 1 { [lost, kept] } else { [kept, lost] };
         assert!(at_source > 10 && elsewhere == 0, "{at_source} + {elsewhere}");
@@ -79,7 +79,7 @@ fn losing_a_host_loses_only_its_instances() {
 }
 
 #[test]
-fn the_exit_says_why() {
+fn the_exit_of_a_lost_instance_has_the_reason() {
     let mut cluster = Cluster::new();
     let out = cluster.coordinator.lose(&host(1), "it burnt down", cluster.now);
     let exit = Exit::Lost { reason: "it burnt down".into() };

@@ -1,4 +1,4 @@
-//! Moves without faults, and what users may ask for: the sequence diagram of `moves::protocol`, run.
+//! Moves without faults, and requests of users: the sequence diagram of `moves::protocol`, executed.
 
 mod cluster;
 mod lost;
@@ -50,7 +50,7 @@ fn a_move_goes_as_in_the_diagram() {
 }
 
 #[test]
-fn the_user_is_told_every_phase_with_its_duration() {
+fn the_user_sees_every_phase_with_its_duration() {
     let mut cluster = Cluster::new();
     cluster.begin(to(2));
     cluster.run(None);
@@ -69,7 +69,7 @@ fn the_user_is_told_every_phase_with_its_duration() {
 }
 
 #[test]
-fn a_refusal_is_told_in_its_words_and_leaves_nothing() {
+fn a_refusal_is_reported_in_its_own_words_and_leaves_nothing() {
     let mut cluster = Cluster::new();
     cluster.refused = Some(("Prepare", "/opt/model.bin is not on this host: copy it there"));
     cluster.begin(to(2));
@@ -109,7 +109,7 @@ fn a_cancel_before_the_commit_rolls_back() {
     assert_eq!(cluster.coordinator.cancel(id, "cancelled".into(), cluster.now), Err(TooLate::Over(id)));
 }
 
-/// Or somebody who waits for it would begin the next move too early.
+/// Otherwise a user who waits for it would begin the next move too early.
 #[test]
 fn a_move_is_under_way_until_another_may_begin() {
     let mut cluster = Cluster::new();
@@ -166,7 +166,7 @@ fn a_host_that_goes_away_before_the_commit_ends_the_move_soon() {
     let out = cluster.coordinator.handle(coordinator::Input::Tick, cluster.now + grace);
     let reasons = vec!["host h2 is unreachable".into()];
     assert!(out.contains(&coordinator::Output::Record(Record::MoveRolledBack { id: MoveId(1), reasons })));
-    // What was due is done: the host that is away is not asked for all the time.
+    // Nothing is overdue: the disconnected host gets no repeated questions.
     assert!(cluster.coordinator.wake_at() > Some(cluster.now + grace));
 }
 

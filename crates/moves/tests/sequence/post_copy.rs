@@ -1,4 +1,4 @@
-//! An instance runs before all its memory is there: until it is, the source keeps what it has.
+//! An instance runs before all its memory has arrived: until then, the source keeps its copy.
 
 use moves::MoveId;
 use moves::coordinator::{self, MoveRequest, Refusal};
@@ -9,7 +9,7 @@ use moves::progress;
 
 use crate::cluster::{Cluster, host, to, vid};
 
-/// A cluster in which the instance has just said that it lacks memory, the fetching of which will end so.
+/// A cluster in which the instance has just reported missing memory; fetching it will end with `fetched`.
 fn in_fetch(fetched: Outcome) -> Cluster {
     let mut cluster = Cluster::new();
     cluster.fetched = Some(fetched);
@@ -29,7 +29,7 @@ fn since_commit(cluster: &Cluster) -> Vec<&str> {
 }
 
 #[test]
-fn the_source_is_told_to_destroy_its_copy_when_all_is_there() {
+fn the_source_destroys_its_copy_when_all_memory_has_arrived() {
     let mut cluster = in_fetch(Outcome::Done);
     assert_eq!(since_commit(&cluster), ["● MovesCommitted"]);
     cluster.run(None);

@@ -11,7 +11,7 @@ use moves::{MoveId, NodeAgent};
 
 use crate::cluster::{Cluster, Step, host, to, vid};
 
-/// A cluster in which the source has just been told to send the memory.
+/// A cluster in which the source was just told to send the memory.
 fn in_precopy() -> (Cluster, MoveId) {
     let mut cluster = Cluster::new();
     let id = cluster.begin(to(2));
@@ -75,7 +75,7 @@ fn a_restart_of_the_coordinator_rolls_back() {
     assert_rolled_back(&cluster, "the coordinator restarted");
 }
 
-/// Of what it had sent nothing is left.
+/// Nothing of the memory that it had sent is left.
 #[test]
 fn a_restart_of_the_source_after_the_copy_rolls_back() {
     let (mut cluster, _) = in_precopy();
@@ -89,7 +89,7 @@ fn a_restart_of_the_source_after_the_copy_rolls_back() {
 }
 
 #[test]
-fn a_restart_of_the_source_before_that_begins_the_copy_anew() {
+fn a_restart_of_the_source_restarts_the_copy() {
     let (mut cluster, _) = in_precopy();
     cluster.restart_node(1);
     cluster.run(None);
@@ -166,7 +166,7 @@ fn a_checkpoint_copies_nothing_before() {
     assert!(!cluster.wire.iter().any(|line| line.contains("Precopy")), "{:?}", cluster.wire);
 }
 
-/// A node that hosts the instance, and what it does when it is told this for a move.
+/// A node that hosts the instance, and its reactions to directives of a move.
 struct Source(NodeAgent);
 
 impl Source {

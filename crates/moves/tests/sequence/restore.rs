@@ -15,7 +15,7 @@ fn saved() -> (Vid, SavedInstance) {
     (Vid::new(8).unwrap(), SavedInstance { instance, images: "/checkpoint/saved".into(), facts: Vec::new() })
 }
 
-/// A cluster in which the restore of [`saved`] has been cancelled, and nobody has heard of that.
+/// A cluster in which the restore of [`saved`] was cancelled, and no node knows it yet.
 fn given_up() -> Cluster {
     let mut cluster = Cluster::new();
     let now = cluster.now;
@@ -32,7 +32,7 @@ fn is_told(cluster: &Cluster) -> bool {
     cluster.events.iter().filter(tells).count() == 1
 }
 
-/// Or who makes it again at once would find what is left of it.
+/// Otherwise a user who repeats it at once would find its remains.
 #[test]
 fn restore_failure_is_reported_after_cleanup() {
     let mut cluster = given_up();
