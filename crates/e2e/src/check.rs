@@ -61,7 +61,7 @@ impl Check {
         wait_for_progress(&mut self.client).map(drop)
     }
 
-    /// Tells both sides to stop, so that they compare what they did.
+    /// Tells both sides to stop, and to compare their counts.
     ///
     /// # Errors
     /// If they have ended.

@@ -89,7 +89,7 @@ def changed(frame, source=None):
 
 
 def replay(device, port, file):
-    # What it sends itself it does not hear.
+    # It does not hear its own frames.
     listener = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ALL))
     listener.bind((device, ALL))
     listener.settimeout(0.2)

@@ -1,4 +1,4 @@
-//! What a command runs for ends with it, where the user asks for that.
+//! A command's own process ends with it, if the user asks for that.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;

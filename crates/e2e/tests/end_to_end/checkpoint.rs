@@ -88,7 +88,7 @@ fn both_ends_of_connections_run_again_from_where_they_were() -> Result<()> {
     Ok(())
 }
 
-/// Whether there is nothing in `directory`, and all that failed has taken away what it had written.
+/// Whether `directory` is empty: every failure has taken away its files.
 fn is_empty(directory: &str) -> bool {
     fs::read_dir(directory).map_or(true, |mut entries| entries.next().is_none())
 }
@@ -169,7 +169,7 @@ fn what_a_killed_coordinator_was_saving_is_removed() -> Result<()> {
     Ok(())
 }
 
-/// Whoever is killed: the group runs on, and is saved or is not; it runs again, or nothing of it does.
+/// After a kill of any daemon: the group runs on, and is saved or is not; it runs again whole, or not at all.
 #[test]
 fn whoever_is_killed_all_are_saved_or_restored_or_none() -> Result<()> {
     let _shared = e2e::shared();
@@ -257,7 +257,7 @@ const MPIRUN: &str = "exec mpirun --host rank1:2,rank2:2,rank3:2,rank4:2 --bind-
                       --mca pml ucx -x LD_LIBRARY_PATH -x UCX_TLS=rc_verbs,ud_verbs:aux,self \
                       /usr/bin/python3 -m mpi4py -rc threads=False ring.py 300";
 
-/// What the containers of a job share, as `/job`, until it is dropped.
+/// The folder that a job's containers share as `/job`, until it is dropped.
 struct Folder(tempfile::TempDir);
 
 impl Folder {

@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What `drain --json` writes.
+/// The output of `drain --json`.
 #[derive(Debug, Deserialize)]
 struct Report {
     host: String,
@@ -200,7 +200,7 @@ fn a_host_that_is_gone_for_good_is_removed_with_what_it_had() -> Result<()> {
     let events = lab.transhume(&["events"])?.success()?.lines;
     let lost = |line: &String| line.contains("lost") && line.contains("s1 on h1: host h1 is gone for good");
     ensure!(events.iter().any(lost), "{events:?}");
-    // Its name is free, and its host nobody's.
+    // Its name is free, and its host belongs to no node.
     lab.transhume(&["run", "--name", "s1", "--detach", "--", "sleep", "1000"])?.success()?;
     ensure!(lab.instance("s1")?.host == "h2" && hosts(&lab)?.len() == 1);
     Ok(())

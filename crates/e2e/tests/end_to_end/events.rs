@@ -1,4 +1,4 @@
-//! What operators read: the event log and the coordinator's metrics.
+//! The operators' sources: the event log and the coordinator's metrics.
 
 use std::time::Duration;
 

@@ -16,7 +16,7 @@ use lab::Place;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Bytes by which it is seen when one is lost, doubled or in another's place.
+/// Bytes that show a lost, doubled or misplaced byte.
 fn byte(at: u64) -> u8 {
     (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
@@ -31,7 +31,7 @@ fn exec(lab: &TestLab, name: &str, options: &[&str], command: &[&str]) -> Result
     lab.transhume(&[&["exec"][..], options, &[name, "--"], command].concat())
 }
 
-/// A command that gives its input back on both of its outputs, and what has come of it.
+/// A command that copies its input to both of its outputs, and its output so far.
 struct Echo {
     child: Child,
     giving: Arc<AtomicBool>,

@@ -1,4 +1,4 @@
-//! Links that are not sealed, on which the kernel carries what one station sends to another.
+//! Links that are not sealed. The kernel carries the frames of one station to another on them.
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::overlay::{Stream, await_kernel, joined, net, status, tunnel};

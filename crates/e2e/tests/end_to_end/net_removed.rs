@@ -35,7 +35,7 @@ impl Numbers {
         Ok(Self { sender, receiver, next: 0 })
     }
 
-    /// Sends the next one. Returns those that have come.
+    /// Sends the next one. Returns the received ones.
     fn send(&mut self) -> Result<Vec<u64>> {
         self.sender.send_to(&self.next.to_le_bytes(), "10.88.0.1:7600")?;
         self.next += 1;
@@ -67,7 +67,7 @@ impl Papers {
         Ok(Self(["pem", "key"].map(copy).into_iter().collect::<Result<_>>()?))
     }
 
-    /// Whether the node at `address` says anything to who shows them.
+    /// Whether the node at `address` sends anything to a machine with these certificates.
     fn are_accepted(&self, world: &World, address: &str) -> Result<bool> {
         let [certificate, key] = &self.0[..] else { anyhow::bail!("there are two files") };
         let (certificate, key) = (certificate.to_str().context("a path")?, key.to_str().context("a path")?);
@@ -77,7 +77,7 @@ impl Papers {
     }
 }
 
-/// Datagrams that the first machine has dropped because nobody has keys for them.
+/// Datagrams that the first machine has dropped because no session has keys for them.
 fn dropped(world: &World) -> Result<u64> {
     let status = world.ask(&["net", "status", "--json"])?.success()?.lines.concat();
     let status: NetStatus = serde_json::from_str(&status)?;
@@ -126,7 +126,7 @@ fn a_token_that_was_revoked_lets_nobody_in_any_more() -> Result<()> {
         tokens(&world)?.into_iter().map(|token| (token.id, token.state, token.hosts)).collect();
     let by_b = (1, TokenState::Good, vec!["b".to_owned()]);
     ensure!(listed == [by_b, (2, TokenState::Revoked, vec![])], "{listed:?}");
-    // Who has joined stays, and is found by the token itself.
+    // A machine that has joined stays, and is found by the token itself.
     world.ask(&["net", "token", "revoke", token_in(&join)?])?.success()?;
     world.stream(B, 0)?;
     let unknown = world.ask(&["net", "token", "revoke", "3", "--json"])?.errors;

@@ -38,7 +38,7 @@ fn machines_are_on_one_ethernet_after_two_commands_and_again_after_they_were_kil
         program.signal(libc::SIGTERM)?;
         program.end(LIMIT)?.success()?;
     }
-    // Nothing of it is left but what the machines remember.
+    // Only the machines' own records are left of it.
     for machine in &world.machines {
         ensure!(machine.network.ip("link show dev transhume0").is_err());
     }
@@ -76,7 +76,7 @@ fn tokens_that_are_of_no_use_are_refused_with_the_remedy() -> Result<()> {
     let mut second = world.up(1, &["--join", token])?;
     let running = world.refused(1, &["--json"])?;
     ensure!(running.starts_with("{") && running.contains("another `transhume net up` uses"), "{running}");
-    // It may say the same again, as a service does, but is what it is.
+    // It may say the same again, as a service does, but keeps its settings.
     second.signal(libc::SIGTERM)?;
     second.end(LIMIT)?.success()?;
     let second = world.up(1, &["--join", token])?;
@@ -157,7 +157,7 @@ fn what_is_in_the_way_is_said() -> Result<()> {
     first.end(LIMIT)?.success().map(drop)
 }
 
-/// What a machine's metrics are at this address; an error if they cannot be read.
+/// A machine's metrics at this address; an error if they cannot be read.
 fn metrics(machine: &Machine, address: &str) -> Result<String> {
     const READ: &str =
         "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=20).read().decode())";

@@ -1,4 +1,4 @@
-//! Instances that run before all their memory is there, and what happens to them then.
+//! Instances that run before all their memory is there, and their end if it never comes.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use e2e::testlab::{CLIENT, Followed, TestLab, follow_to, report};
 const NAME: &str = "job";
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Begins a move, and cuts the hosts off from each other when it is committed: the instance runs, and what it lacks does not come. Its
-/// source is held until then: a move must not be faster.
+/// Begins a move, and cuts the hosts off from each other when it is committed: the instance runs, and its missing pages
+/// do not come. Its source is held until then: a move must not be faster.
 fn leave_memory_behind(lab: &TestLab, name: &str, cast: &Cast) -> Result<Client> {
     let mut moving = lab.begin_post_copy(name, &cast.destination.to_string())?;
     reach(&mut moving, Phase::Commit)?;
@@ -54,7 +54,7 @@ fn memory_that_changes_all_the_time_is_right_and_the_risk_is_told() -> Result<()
     end(program, &stop)
 }
 
-/// What it has in a file system in memory comes with it.
+/// Its files in a file system in memory come with it.
 #[test]
 fn a_container_leaves_memory_behind_as_well() -> Result<()> {
     let _shared = e2e::shared();
@@ -76,7 +76,7 @@ fn a_container_leaves_memory_behind_as_well() -> Result<()> {
     Ok(())
 }
 
-/// Also beside the other end, with which it shares what it has registered.
+/// Also beside the other end, with which it shares its registered memory.
 #[test]
 fn rdma_goes_on_over_moves_that_leave_memory_behind() -> Result<()> {
     let _shared = e2e::shared();
@@ -148,7 +148,7 @@ fn who_has_lost_its_memory_is_ended_and_told_why_and_who_is_killed_ends() -> Res
     lab.eventually("nothing of it is left", none)
 }
 
-/// Kills what stands still of the program, with its first process.
+/// Kills the stopped processes of the program, with its first process.
 fn kill_stopped(lab: &TestLab) -> Result<()> {
     let copies = lab.find(|words| words.get(1) == Some(&SCRIPT));
     let field = |pid: i32, name: &str| -> Result<String> {

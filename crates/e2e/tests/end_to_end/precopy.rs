@@ -39,7 +39,7 @@ fn memory_that_changes_all_the_time_arrives_as_it_is() -> Result<()> {
     let mut program = start(&lab, NAME, (64, 16), &stop)?;
     for host in ["h2", "h1", "h2"] {
         goes_on(&mut program)?;
-        // At least what is private.
+        // At least the private pages.
         let EnginePart { image_bytes, precopied_bytes, .. } = lab.move_to(NAME, host)?.engine;
         ensure!(
             precopied_bytes >= 32 * MIB && image_bytes > precopied_bytes,
@@ -122,7 +122,7 @@ fn a_limit_holds_up_nobody_who_stands_still() -> Result<()> {
     end(program, &stop)
 }
 
-/// What is left takes as long as the limit makes it take; for how much longer depends on the machine.
+/// The limit determines how long the rest takes; the machine adds to that.
 fn is_true(copying: &Copying, limit: u64) -> Result<()> {
     let Copying { memory_bytes, sent_bytes, look, left_us } = *copying;
     let least_us = (memory_bytes - sent_bytes) * 1_000_000 / (limit * MIB);

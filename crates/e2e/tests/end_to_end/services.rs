@@ -14,13 +14,13 @@ use serde::Deserialize;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Moves, of which the clients make every fifth.
+/// The number of moves. The clients make every fifth.
 const MOVES: usize = 50;
 
 /// For how long the clients work, in seconds of their own, which outlasts the moves where these take their usual time.
 const SECONDS: u32 = 35;
 
-/// What the clients have done.
+/// The work of the clients so far.
 #[derive(Debug, Deserialize)]
 struct Done {
     lines: u64,
