@@ -1,4 +1,4 @@
-//! What the device costs when it is large: thousands of queue pairs, a hundred thousand regions.
+//! The cost of a large device: thousands of queue pairs, a hundred thousand regions.
 
 use std::fs;
 

@@ -17,7 +17,7 @@ const BARE: usize = 0;
 /// The place of the overlay's.
 const OURS: usize = 1;
 
-/// Who is compared, and how often.
+/// The contenders, and how often each is measured.
 pub struct Comparison<'a> {
     /// Where.
     pub ground: &'a Ground,
@@ -29,17 +29,17 @@ pub struct Comparison<'a> {
     pub seconds: u16,
 }
 
-/// What was measured of one quantity.
+/// The measurements of one quantity.
 #[derive(Clone, Debug)]
 pub struct Figures {
-    /// What it is.
+    /// The quantity.
     pub quantity: Quantity,
     /// The figures of each path, in the order of the paths; none if there is one that could not be measured.
     pub of_paths: Vec<(&'static str, Vec<f64>)>,
 }
 
 impl Comparison<'_> {
-    /// Measures `quantity`. What could not be measured is added to `missing`.
+    /// Measures `quantity`. Adds failed measurements to `missing`.
     ///
     /// # Errors
     /// If the lab cannot be made to lose packets.

@@ -40,7 +40,7 @@ pub enum Peer {
     Socat,
 }
 
-/// A peer that carries what is sent. Dropping it ends its programs.
+/// A peer that carries traffic. Dropping it ends its programs.
 pub struct Running {
     /// The way through it.
     pub path: Path,
@@ -192,7 +192,8 @@ fn wireguard_keys() -> Result<(String, String)> {
     Ok((private.clone(), public.clone()))
 }
 
-/// It makes its control socket in a folder of the machine, of which this one gets its own in memory: nothing is left over.
+/// It makes its control socket in a folder of the machine. Each one gets its own folder in memory: nothing is left
+/// over.
 fn start_wireguard_go(end: &End<'_>, program: &str) -> Result<Program> {
     let script = "mount -t tmpfs none /run && exec \"$0\" -f \"$1\"";
     let mut command = end.ground.command(end.host, "unshare")?;
@@ -210,7 +211,7 @@ fn configure_wireguard_go(program: &Program, file: &FilePath) -> Result<()> {
     Ok(())
 }
 
-/// Each knows where the other is, and needs nobody else for that.
+/// Each knows where the other is, and needs no third party for that.
 fn nebula(ends: &[End<'_>; 2]) -> Result<Vec<Program>> {
     const PORT: u16 = 4242;
     let folder = built("nebula")?;
