@@ -1,4 +1,4 @@
-//! Multicast groups: those of IP addresses, as IP over InfiniBand maps them.
+//! Multicast groups of IP addresses, as IP over InfiniBand maps them.
 
 use std::net::{IpAddr, SocketAddr};
 
