@@ -45,7 +45,7 @@ pub(crate) struct Found {
     value: [u8; MAX_VALUE],
 }
 
-/// Called from the library's thread with the number of a request, 0 or an errno, and what was found.
+/// The library's thread calls it with the number of a request, 0 or an errno, and the found value.
 type OnAnswer = unsafe extern "C" fn(*mut c_void, u64, c_int, *const Found, usize);
 
 /// The receiver of the answers.
@@ -70,11 +70,11 @@ struct Inner {
     listener: Option<Listener>,
     /// By number.
     unanswered: BTreeMap<u64, Request>,
-    /// Numbers of those that are watches.
+    /// Numbers of watches.
     watches: BTreeSet<u64>,
-    /// Numbers of those that are still to be sent.
+    /// Numbers of unsent requests.
     waiting: VecDeque<u64>,
-    /// Numbers of those that were sent and are answered soon.
+    /// Numbers of sent requests that are answered soon.
     under_way: BTreeSet<u64>,
     /// Keys and values, and whether they are exclusive.
     published: BTreeMap<Published, bool>,
@@ -191,7 +191,7 @@ impl Directory {
         inner.listener.filter(|_| number < OWN)
     }
 
-    /// Says again what was published and what is unanswered: it may be forgotten, or never have arrived.
+    /// Repeats all publications and unanswered requests: the node may have forgotten them, or never got them.
     pub(crate) fn resend(&self) {
         let inner = &mut *lock(&self.0);
         inner.under_way.clear();
