@@ -136,7 +136,7 @@ impl CompletionQueue {
         count
     }
 
-    /// Forgets what `qpn` completed: its number may soon be another's.
+    /// Forgets the completions of `qpn`: its number may soon be another's.
     pub fn forget(&mut self, qpn: u32) {
         self.ring.retain(|completion| completion.qpn != qpn);
     }

@@ -1,4 +1,4 @@
-//! A peer that plays the attacker, over a socket and over rings: whatever it says, only its own connections suffer.
+//! A peer that plays the attacker, over a socket and over rings: it can harm only its own connections.
 
 mod support;
 
@@ -19,7 +19,7 @@ const FIRST: u64 = 0x00ff_fff0;
 const SECRET_QKEY: u32 = 0x5ec_4e75;
 const GROUP: GroupId = [0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0x0f, 1, 2, 3];
 
-/// What becomes of the attacker.
+/// The attacker's fate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     /// Its link ends.
@@ -50,7 +50,7 @@ impl Line {
         (Self::Socket(near), stream::tcp_stream(listener.accept().unwrap().0.into()).unwrap())
     }
 
-    /// Writes what there is room for. Returns the bytes.
+    /// Writes as much as there is room for. Returns the bytes.
     fn write(&mut self, bytes: &[u8]) -> usize {
         let vector = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         match self {

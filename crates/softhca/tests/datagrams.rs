@@ -211,7 +211,7 @@ fn datagrams_resent_by_an_evicted_peer_are_delivered_once() {
 fn there_is_always_room_for_another_peer() {
     each(|net, a, b| {
         exchange(net, &a, &b);
-        // Whom it knew and has no link to is forgotten first or last.
+        // A forgotten link is the first or the last that it knew.
         net.cut();
         for stranger in 0..4 * MAX_PEERS as u16 {
             let ah = handle_to_nobody(net, &a, 100 + stranger);
@@ -411,7 +411,7 @@ fn rounds(net: &mut Net, count: usize) {
     }
 }
 
-/// Takes what has arrived, and posts a receive for each. Returns the numbers that were sent.
+/// Takes arrived datagrams, and posts a receive for each. Returns the sent numbers.
 fn numbers(net: &mut Net, end: &End, size: usize) -> Vec<u64> {
     let mut found = Vec::new();
     for wc in end.poll_receives(net) {

@@ -8,7 +8,7 @@ use verbs::Policy;
 
 const READ_WRITE: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
-/// A connected pair of which the second end lets windows be bound to its memory, and nothing else be done to it.
+/// A connected pair. The second end's memory allows the binding of windows, and nothing else.
 fn each(test: impl Fn(&mut Net, End, End)) {
     for medium in Medium::ALL {
         for policy in Policy::ALL {

@@ -87,7 +87,7 @@ fn a_null_region_reads_as_zeroes_and_swallows_what_is_stored() {
             let piece = |lkey: u32, length: u32| Sge { addr: 0x1234_5678, length, lkey };
             b.memory.store(0, &pattern(1, size + 8));
             a.memory.store(0, b"beginend");
-            // Between real pieces there are zeroes; of what arrives the first bytes are not wanted.
+            // Between real pieces there are zeroes; the first received bytes are not wanted.
             let pieces = [a.sge(0, 5), piece(nowhere.lkey, size as u32), a.sge(5, 3)];
             b.receive(net, 1, &[piece(nothing.lkey, 4), b.sge(0, size + 4)]);
             a.post(net, 1, SendOp::Send, &pieces);

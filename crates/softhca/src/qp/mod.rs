@@ -102,7 +102,7 @@ impl QueuePair {
         self.attr.state
     }
 
-    /// As whom its requests, and those of its peer, name memory.
+    /// The identity under which its requests, and its peer's, name memory.
     #[inline]
     pub fn bearer(&self) -> Bearer {
         let selected = self.responder.named.or(self.responder.selected);
@@ -110,7 +110,7 @@ impl QueuePair {
         Bearer { pd, incarnation: self.incarnation }
     }
 
-    /// The domain in which its receives name memory, where they are not those of a shared queue of its own.
+    /// The domain in which its receives name memory, unless they are a shared queue's.
     pub fn receive_pd(&self) -> Pd {
         self.responder.selected.map_or(self.init.pd, |selected| selected.pd)
     }
