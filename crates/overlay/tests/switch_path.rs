@@ -1,4 +1,4 @@
-//! What becomes of frames at one switch.
+//! The fate of frames at one switch.
 
 mod support;
 
@@ -380,7 +380,7 @@ fn of_two_lans_that_are_bridged_one_is_blocked() {
     assert_eq!(later.0, Verdict::Flooded);
 }
 
-/// Has `switch` find at [`NOW`] that its LAN has another way to the node on its left. Returns what it says then.
+/// Has `switch` find at [`NOW`] that its LAN has another way to the node on its left. Returns its output.
 fn close_lan(switch: &mut Switch) -> Vec<Parcel> {
     let mut out = vec![];
     switch.tick(NOW, &mut out);

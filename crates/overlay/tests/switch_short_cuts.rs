@@ -1,4 +1,4 @@
-//! What need not pass the switch, at one switch. Networks of them are in `switch_simulation`.
+//! Frames that need not pass the switch, at one switch. Networks of them are in `switch_simulation`.
 
 mod support;
 

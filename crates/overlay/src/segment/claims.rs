@@ -16,7 +16,7 @@ pub fn matches_claims(vnet: &VnetHeader, frame: &[u8]) -> bool {
     is_cut && checksum.is_none_or(|checksum| checksum.matches_claims(vnet))
 }
 
-/// The checksum of a datagram, and what it is of.
+/// The checksum of a datagram, and its coverage.
 struct Checksum<'a> {
     layout: Layout,
     /// The sum of the pseudo-header.

@@ -26,7 +26,7 @@ const NOT_ROUTED: u8 = 255;
 /// An NDP option with the target's MAC, and its length in units of 8 bytes.
 const TARGET_MAC_OPTION: [u8; 2] = [2, 1];
 
-/// Of whom is spoken.
+/// The subject of the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Station {
     pub mac: Mac,
