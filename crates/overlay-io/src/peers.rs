@@ -79,7 +79,7 @@ impl Peers {
         self.read().by_session.values().cloned().collect()
     }
 
-    /// Adds `peer`, whose session is its node's present one from now on.
+    /// Adds `peer`. Its session is its node's present one from now on.
     pub fn insert(&self, peer: Peer, now: Duration) {
         let peer = Arc::new(peer);
         let mut index = self.write();
@@ -87,7 +87,7 @@ impl Peers {
         index.change_over(peer, now);
     }
 
-    /// Adds `peer`, whose session becomes its node's present one with the first opened datagram; at once if there
+    /// Adds `peer`. Its session becomes its node's present one with the first opened datagram; at once if there
     /// is no other.
     pub fn expect(&self, peer: Peer, now: Duration) {
         let peer = Arc::new(peer);
