@@ -63,7 +63,7 @@ impl Control {
         Self::new(stream)
     }
 
-    /// Connects to `address`, whose server may not listen yet.
+    /// Connects to `address`. The server may not listen yet.
     ///
     /// # Errors
     /// If it does not within ten seconds.

@@ -18,7 +18,7 @@ pub enum Kind {
     WriteImm,
     /// RDMA READ of constant bytes.
     Read,
-    /// RDMA READ of what the last WRITE on the same QP left.
+    /// RDMA READ of the last WRITE's bytes on the same QP.
     ReadBack,
     /// Compare-and-swap on the QP's own counter.
     CompareSwap,
