@@ -47,7 +47,7 @@ impl Stage {
         self.command(arguments).output().unwrap()
     }
 
-    /// Answers each connection with the next of `answers`, and passes on what was asked.
+    /// Answers each connection with the next of `answers`, and passes on the request.
     fn coordinator(&self, answers: &[&'static str]) -> Receiver<String> {
         let listener = UnixListener::bind(self.socket()).unwrap();
         let answers = answers.to_vec();
@@ -670,7 +670,7 @@ fn interrupted_move(name: &str, options: &[&str], answer: &str) -> Output {
     let (mut cancelling, _) = listener.accept().unwrap();
     assert_eq!(read_line(&cancelling), r#"{"cancel":{"name":"job"}}"#);
     cancelling.write_all(answer.as_bytes()).unwrap();
-    // The move ends when what came of the Ctrl-C has been written.
+    // The move ends when the result of the Ctrl-C has been written.
     let mut errors = BufReader::new(child.stderr.take().unwrap());
     let mut said = String::new();
     errors.read_line(&mut said).unwrap();
@@ -750,7 +750,7 @@ fn changes_of_the_overlay_that_fail_say_so_in_json() {
     }
 }
 
-/// The report of a move that was made, as one of those of a drain or a group.
+/// The report of a completed move, like one in the report of a drain or a group.
 fn move_over(name: &str) -> String {
     let report = MOVED
         .lines()
