@@ -37,7 +37,7 @@ fn datagram(bytes: &[u8]) {
     assert_eq!(parse(&again), Some((from, &[][..])));
 }
 
-/// A socket, its slots, and what it should find there.
+/// A socket, its slots, and their expected content.
 struct Side {
     dialogue: Dialogue,
     memory: Vec<u8>,
@@ -67,7 +67,7 @@ impl Side {
         }
     }
 
-    /// Lets a message come, as the device does; `None` if there is no receive for it.
+    /// Lets a message come, as the device does; `None` without a receive for it.
     fn deliver(
         &mut self,
         word: Option<u32>,
@@ -194,7 +194,7 @@ fn mapping(input: &mut Input<'_>) -> Mapping {
     Mapping { offset, length, address: input.long(), key: input.word() }
 }
 
-/// Two sockets: whatever their programs do, neither takes offence, and all arrives.
+/// Two sockets: their programs cannot make either reject the other's messages, and all bytes arrive.
 fn honest(input: &mut Input<'_>) {
     let mut sides = [Side::new(), Side::new()];
     let mut ways: [VecDeque<(u32, Vec<u8>)>; 2] = Default::default();

@@ -96,7 +96,7 @@ impl Line {
 pub struct Attacker {
     make: fn() -> (Line, Box<dyn Stream>),
     line: Option<Line>,
-    /// Memory of the link was changed against the rules: what is read from it means nothing.
+    /// Memory of the link was changed against the rules: bytes that are read from it mean nothing.
     has_tampered: bool,
     /// Numbers and keys as applications know them.
     qpns: [u32; KINDS.len() + 1],
