@@ -42,7 +42,7 @@ impl Check {
         options: &[&str],
     ) -> Result<Self> {
         let program = artifacts::built(PROGRAM)?;
-        let program = program.to_str().context("the target folder's name is no text")?;
+        let program = program.to_str().context("the target folder's name is not UTF-8")?;
         let mut server = server(program)?;
         let mut server = Program::start(server.arg("server").args(COMMON))?;
         let listening = server.wait_for(START, listening)?;

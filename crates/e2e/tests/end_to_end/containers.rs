@@ -49,7 +49,7 @@ fn an_mpi_job_goes_on_while_its_containers_move() -> Result<()> {
 
 /// Collectives, one-sided access and a shared file. Every rank checks every result.
 #[test]
-fn what_ranks_compute_together_stays_right_while_they_move() -> Result<()> {
+fn joint_results_of_ranks_stay_right_while_the_ranks_move() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(3)?;
     let job = Job::start(&lab, &["h1", "h1", "h2"])?;
@@ -72,7 +72,7 @@ fn what_ranks_compute_together_stays_right_while_they_move() -> Result<()> {
 }
 
 #[test]
-fn what_is_wrong_with_a_container_is_told_and_nothing_is_started() -> Result<()> {
+fn an_invalid_container_is_refused_with_the_reason_and_not_started() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(1)?;
     let folder = tempfile::tempdir()?;
@@ -120,7 +120,7 @@ fn what_is_wrong_with_a_container_is_told_and_nothing_is_started() -> Result<()>
 
 /// Its code alone would not say why.
 #[test]
-fn what_is_ended_for_want_of_memory_is_told() -> Result<()> {
+fn an_end_for_want_of_memory_is_reported() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     let container = ["run", "--host", "h1", "--rootfs", "/", "--memory", "64M"];
@@ -145,7 +145,7 @@ fn what_is_ended_for_want_of_memory_is_told() -> Result<()> {
 
 /// The bundle's own command, directory, environment and user.
 #[test]
-fn a_bundle_runs_as_it_says() -> Result<()> {
+fn a_bundle_runs_by_its_configuration() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     let folder = tempfile::tempdir()?;
@@ -192,7 +192,7 @@ fn write_image(layout: &Path, image: &[&str]) -> Result<()> {
 
 /// From a layout: each host unpacks it for itself, or has it already.
 #[test]
-fn an_image_runs_as_it_says_and_moves_to_where_the_same_one_is() -> Result<()> {
+fn an_image_runs_by_its_configuration_and_moves_to_a_host_with_the_same_image() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     let folder = tempfile::tempdir()?;

@@ -36,7 +36,7 @@ fn metrics(lab: &TestLab) -> Result<()> {
 }
 
 #[test]
-fn what_happens_is_told_in_order_and_over_a_restart_of_the_coordinator() -> Result<()> {
+fn events_are_listed_in_order_and_survive_a_restart_of_the_coordinator() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     let mut follows = Program::start(&mut lab.command(&["events", "--follow", "--json"]))?;

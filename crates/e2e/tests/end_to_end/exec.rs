@@ -161,7 +161,7 @@ fn not_a_byte_is_lost_over_moves_and_the_death_of_a_node() -> Result<()> {
 }
 
 #[test]
-fn an_instances_own_command_has_its_input_over_moves_until_nobody_brings_it() -> Result<()> {
+fn an_instances_own_command_keeps_its_input_over_moves_until_the_client_leaves() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     let echo = Echo::by(&lab, &["run", "--stdin", "--name", "job", "--host", "h1"], 7)?;
@@ -241,7 +241,7 @@ fn a_command_ends_as_at_a_shell() -> Result<()> {
 
 /// Of an instance's processes only the first one may speak for sessions.
 #[test]
-fn no_other_process_may_speak_for_sessions() -> Result<()> {
+fn other_processes_cannot_speak_for_sessions() -> Result<()> {
     const PROGRAM: &str = "import socket, sys\n\
         node = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n\
         node.connect(b'\\0' + sys.argv[1].encode())\n\
@@ -259,7 +259,7 @@ fn no_other_process_may_speak_for_sessions() -> Result<()> {
 }
 
 #[test]
-fn a_command_that_nobody_waits_for_is_ended() -> Result<()> {
+fn a_command_ends_when_its_client_has_gone() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(1)?;
     start(&lab, "job", "h1")?;

@@ -58,7 +58,7 @@ fn moves_in_a_row_lose_nothing() -> Result<()> {
 }
 
 #[test]
-fn connections_that_are_made_during_moves_are_made() -> Result<()> {
+fn connections_are_established_during_moves() -> Result<()> {
     const PORT: u16 = 9100;
     let _shared = e2e::shared();
     let lab = TestLab::up(3)?;

@@ -46,7 +46,7 @@ fn machines_are_on_one_ethernet_after_two_commands_and_again_after_they_were_kil
 }
 
 #[test]
-fn tokens_that_are_of_no_use_are_refused_with_the_remedy() -> Result<()> {
+fn useless_tokens_are_refused_with_the_remedy() -> Result<()> {
     let _shared = e2e::shared();
     let world = World::new(3)?;
     let (first, join) = world.first()?;
@@ -103,7 +103,7 @@ fn tokens_that_are_of_no_use_are_refused_with_the_remedy() -> Result<()> {
 }
 
 #[test]
-fn who_has_no_certificate_gets_nowhere_and_keeps_nobody_out() -> Result<()> {
+fn connections_without_a_certificate_are_refused_and_block_no_others() -> Result<()> {
     let _shared = e2e::shared();
     let world = World::new(3)?;
     let (_first, join) = world.first()?;
@@ -127,7 +127,7 @@ fn who_has_no_certificate_gets_nowhere_and_keeps_nobody_out() -> Result<()> {
 }
 
 #[test]
-fn what_is_in_the_way_is_said() -> Result<()> {
+fn obstacles_to_net_up_are_named() -> Result<()> {
     let _shared = e2e::shared();
     let world = World::new(1)?;
     let says = |arguments: &[&str], expected: &[&str]| -> Result<()> {
@@ -167,7 +167,7 @@ fn metrics(machine: &Machine, address: &str) -> Result<String> {
 }
 
 #[test]
-fn what_is_said_of_mtu_offloads_and_metrics_counts_until_something_else_is_said() -> Result<()> {
+fn mtu_offloads_and_metrics_keep_their_settings_until_they_are_changed() -> Result<()> {
     const METRICS: &str = "192.0.2.2:9464";
     let _shared = e2e::shared();
     let world = World::new(2)?;
@@ -205,7 +205,7 @@ fn what_is_said_of_mtu_offloads_and_metrics_counts_until_something_else_is_said(
 }
 
 #[test]
-fn another_device_or_address_takes_the_place_of_the_one_before() -> Result<()> {
+fn another_device_or_address_replaces_the_former_one() -> Result<()> {
     let _shared = e2e::shared();
     let world = World::new(2)?;
     let (_first, join) = world.first()?;

@@ -101,7 +101,7 @@ fn a_device_is_in_the_namespace_that_has_the_name() -> Result<()> {
     web.replace()?;
     lab.eventually("the device is in the new namespace", || Ok(web.device("web0").is_ok()))?;
     ip(&["netns", "del", &web.0])?;
-    lab.eventually("it is said that there is no such namespace", || {
+    lab.eventually("the missing namespace is reported", || {
         let device = listed(&lab, "web0")?;
         let failure = device["failure"].as_str().unwrap_or_default();
         Ok(device["state"] == "failed" && failure.contains("there is no network namespace"))
@@ -115,7 +115,7 @@ fn a_device_is_in_the_namespace_that_has_the_name() -> Result<()> {
 }
 
 #[test]
-fn a_tap_that_was_there_is_plugged_in_and_stays_as_it_is() -> Result<()> {
+fn an_existing_tap_is_plugged_in_and_keeps_its_settings() -> Result<()> {
     const MAC: &str = "52:54:00:12:34:57";
     let _shared = e2e::shared();
     let lab = two_hosts()?;

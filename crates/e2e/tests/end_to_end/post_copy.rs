@@ -36,7 +36,7 @@ fn heal(lab: &TestLab, cast: &Cast) -> Result<()> {
 }
 
 #[test]
-fn memory_that_changes_all_the_time_is_right_and_the_risk_is_told() -> Result<()> {
+fn changing_memory_arrives_unchanged_and_the_risk_is_reported() -> Result<()> {
     let _shared = e2e::shared();
     let (lab, stop) = (TestLab::up(2)?, Signal::new("changing"));
     let mut program = start(&lab, NAME, (64, 48), &stop)?;
@@ -56,7 +56,7 @@ fn memory_that_changes_all_the_time_is_right_and_the_risk_is_told() -> Result<()
 
 /// Its files in a file system in memory come with it.
 #[test]
-fn a_container_leaves_memory_behind_as_well() -> Result<()> {
+fn a_container_moves_with_post_copy() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     let mut run = lab.command(&["run", "--name", NAME, "--host", "h1", "--rootfs", "/"]);
@@ -78,7 +78,7 @@ fn a_container_leaves_memory_behind_as_well() -> Result<()> {
 
 /// Also beside the other end, with which it shares its registered memory.
 #[test]
-fn rdma_goes_on_over_moves_that_leave_memory_behind() -> Result<()> {
+fn rdma_goes_on_over_moves_with_post_copy() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(3)?;
     let mut check = lab.check("h2", "h1", &["--qps", "4"])?;
@@ -93,7 +93,7 @@ fn rdma_goes_on_over_moves_that_leave_memory_behind() -> Result<()> {
 }
 
 #[test]
-fn whoever_is_killed_while_memory_is_fetched_it_goes_on() -> Result<()> {
+fn an_instance_goes_on_when_a_daemon_is_killed_during_post_copy() -> Result<()> {
     let _shared = e2e::shared();
     let (lab, stop) = (TestLab::up(2)?, Signal::new("changing"));
     let mut program = start(&lab, NAME, (64, 48), &stop)?;
@@ -123,7 +123,7 @@ fn whoever_is_killed_while_memory_is_fetched_it_goes_on() -> Result<()> {
 }
 
 #[test]
-fn who_has_lost_its_memory_is_ended_and_told_why_and_who_is_killed_ends() -> Result<()> {
+fn an_instance_without_its_memory_ends_with_the_reason_and_a_killed_one_ends() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     let cast = Cast { source: "h1".parse()?, destination: "h2".parse()? };

@@ -171,7 +171,7 @@ fn udpong_exchanges_datagrams_through_sockets() -> Result<()> {
 }
 
 #[test]
-fn sockets_for_datagrams_refuse_what_cannot_be_and_go_on() -> Result<()> {
+fn datagram_sockets_refuse_invalid_calls_and_go_on() -> Result<()> {
     const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/datagram_sockets.py");
     // A datagram for which there is no socket yet is lost, as with UDP.
     let serves = |server: &mut Program| server.wait_for(LIMIT, |line| (line == "serves").then_some(()));

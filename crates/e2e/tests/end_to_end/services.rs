@@ -83,7 +83,7 @@ fn each_connection_of_services_lasts_over_fifty_moves() -> Result<()> {
         clients.wait_for(LIMIT, |line| (line == "working").then_some(()))?;
         let lasted = move_both(&lab, [&serving, &asking], &mut clients)?;
         let ended = clients.end(LIMIT)?.success().with_context(|| lab.logs())?;
-        let done: Done = serde_json::from_str(ended.lines.last().context("what was done")?)?;
+        let done: Done = serde_json::from_str(ended.lines.last().context("no summary")?)?;
         ensure!(done.lines > 1000 && done.counted > 1000 && done.streamed > 10_000_000, "{done:?}");
         lab.transhume(&["kill", &serving])?.success()?;
         let said = services.end(LIMIT)?.errors;

@@ -161,7 +161,7 @@ fn no_flow_is_reordered_over_one_hop_or_many() -> Result<()> {
 }
 
 #[test]
-fn a_cut_link_stops_what_goes_over_it_until_it_is_healed_or_removed() -> Result<()> {
+fn a_cut_link_stops_its_traffic_until_it_is_healed_or_removed() -> Result<()> {
     let _shared = e2e::shared();
     let lab = joined(3)?;
     net(&lab, &["layout", "mesh"])?;
@@ -260,7 +260,7 @@ fn swallow_long_datagrams(how: &[&str]) -> Result<()> {
 }
 
 #[test]
-fn what_is_replayed_or_mangled_is_dropped_and_counted() -> Result<()> {
+fn replayed_and_mangled_datagrams_are_dropped_and_counted() -> Result<()> {
     let _shared = e2e::shared();
     let lab = joined(2)?;
     await_link(&lab, ["h1", "h2"], true)?;
@@ -397,7 +397,7 @@ fn start_node(lab: &TestLab, pki: &Path, state: &Path) -> Result<Program> {
 }
 
 #[test]
-fn a_certificate_that_nobody_believes_is_refused_with_the_remedy_and_others_go_on() -> Result<()> {
+fn an_untrusted_certificate_is_refused_with_the_remedy_and_others_go_on() -> Result<()> {
     let _shared = e2e::shared();
     let lab = joined(3)?;
     let mut stream = Stream::start(&lab, &["h1", "--"], &["h2", "--"], "10.88.0.2")?;
@@ -422,10 +422,10 @@ fn a_certificate_that_nobody_believes_is_refused_with_the_remedy_and_others_go_o
     let mut guest = on(&lab, "coordinator", GUEST, &["say", "10.77.0.1", "7700", "00"])?;
     guest.wait_for(LIMIT, |line| (line == "cut off").then_some(()))?;
     let refused = ": the peer has no certificate";
-    lab.eventually("the node says whom it refuses", || Ok(lab.logs().contains(refused)))?;
+    lab.eventually("the node names the host that it refuses", || Ok(lab.logs().contains(refused)))?;
     // All of it is of another cluster: that shows only when they meet.
     let mut stranger = start_node(&lab, &folder, state.path())?;
-    lab.eventually("the coordinator says what is wrong", || {
+    lab.eventually("the coordinator names the fault", || {
         Ok(lab.logs().contains("it has another authority"))
     })?;
     stranger.signal(libc::SIGTERM)?;
@@ -439,7 +439,7 @@ fn a_certificate_that_nobody_believes_is_refused_with_the_remedy_and_others_go_o
 }
 
 #[test]
-fn a_certificate_that_expires_ends_no_link_and_makes_none() -> Result<()> {
+fn an_expired_certificate_keeps_existing_links_and_makes_no_new_one() -> Result<()> {
     /// Seconds in which a node is started, on a machine that is busy.
     const SOON: u64 = 20;
     let clock = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map(|since| since.as_secs());
@@ -480,7 +480,7 @@ fn a_certificate_that_expires_ends_no_link_and_makes_none() -> Result<()> {
 }
 
 #[test]
-fn an_offload_that_loses_what_it_handles_is_switched_off_and_everybody_is_told() -> Result<()> {
+fn an_offload_that_loses_frames_is_switched_off_and_reported() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     // As a device that drops frames it should segment.

@@ -126,7 +126,7 @@ fn a_stream_goes_on_over_tls_while_udp_is_blocked() -> Result<()> {
 }
 
 #[test]
-fn a_link_is_down_where_nothing_gets_through() -> Result<()> {
+fn a_link_without_traffic_goes_down() -> Result<()> {
     let _shared = e2e::shared();
     let lab = joined(2)?;
     await_carrier(&lab, Carrier::Udp)?;
@@ -167,7 +167,7 @@ fn tags_are_kept(lab: &TestLab, [from, to]: [&str; 2], length: &str, tags: &[&st
 }
 
 #[test]
-fn ipv6_and_vlan_tags_cross_sealed_links_in_frames_longer_than_these_carry() -> Result<()> {
+fn ipv6_and_vlan_tags_cross_sealed_links_in_frames_beyond_their_mtu() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(3)?;
     net(&lab, &["layout", "star"])?;
@@ -175,7 +175,7 @@ fn ipv6_and_vlan_tags_cross_sealed_links_in_frames_longer_than_these_carry() -> 
         net(&lab, &["attach", host, "tap1", "--mtu", "9000", "--address", address])?;
         // Another address that the overlay does not know: all stations are asked for it.
         exec(&lab, host, &format!("ip address add {} dev tap1", address.replace("88", "99")))?;
-        lab.eventually("nobody else has its addresses", || {
+        lab.eventually("no other station has its addresses", || {
             Ok(exec(&lab, host, "ip -6 address show dev tap1 tentative")?.is_empty())
         })?;
     }
@@ -237,7 +237,7 @@ fn a_remote_host_is_on_the_lan_of_the_proxy() -> Result<()> {
 }
 
 #[test]
-fn of_two_proxies_on_one_lan_one_is_blocked_and_takes_over_from_the_other() -> Result<()> {
+fn one_of_two_proxies_on_a_lan_is_blocked_and_takes_over_from_the_other() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(3)?;
     let home = HomeLan::behind(&lab, "h2")?;
@@ -287,7 +287,7 @@ fn of_two_proxies_on_one_lan_one_is_blocked_and_takes_over_from_the_other() -> R
 }
 
 #[test]
-fn what_is_sent_and_how_well_it_arrives_is_seen() -> Result<()> {
+fn traffic_and_its_losses_are_shown() -> Result<()> {
     let _shared = e2e::shared();
     let lab = joined(2)?;
     let mut stream = Stream::start(&lab, &["h1", "--"], &["h2", "--"], "10.88.0.2")?;
@@ -343,7 +343,7 @@ fn a_host_that_comes_later_is_linked_to_the_center() -> Result<()> {
 }
 
 #[test]
-fn what_a_host_has_that_is_away_is_listed_and_it_is_said_that_it_does_not_answer() -> Result<()> {
+fn stations_of_an_absent_host_are_listed_and_the_host_is_reported_as_unanswered() -> Result<()> {
     let _shared = e2e::shared();
     let lab = joined(2)?;
     lab.lab.kill("h2".parse()?)?;

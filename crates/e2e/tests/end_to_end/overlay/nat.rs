@@ -182,7 +182,7 @@ pub fn a_host_behind_it_is_reached() -> Result<()> {
     net(&lab, &["link", "add", "h1", INNER, "--plain"])?;
     let mut stream = Stream::start(&lab, &["h1", "--"], &[INNER, "--"], "10.88.0.2")?;
     stream.goes_on().context("over a link that is not sealed")?;
-    lab.eventually("TLS carries what is not sealed", || {
+    lab.eventually("TLS carries plain datagrams", || {
         Ok(tunnel(&lab, "h1", INNER).is_ok_and(|tunnel| tunnel.carrier == Some(Carrier::Tls)))
     })?;
     stream.end()
