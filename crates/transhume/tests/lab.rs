@@ -132,7 +132,7 @@ fn lab_starts_shows_status_and_leaves_nothing() {
     // Its new parent need not have waited for it yet.
     let runs =
         fs::read(Path::new("/proc").join(away.trim()).join("cmdline")).is_ok_and(|line| !line.is_empty());
-    assert!(!runs, "what was started in the lab is still there");
+    assert!(!runs, "a process of the lab still runs");
     assert!(lab.error(&["lab", "status"]).contains("no lab"));
 }
 
@@ -287,7 +287,7 @@ fn slow_readers_throttle_a_command_without_loss() {
     leaving.wait().unwrap();
     let left = Instant::now();
     lab.ok(&["wait", "left"]);
-    assert!(left.elapsed() < Duration::from_secs(20), "nobody is there to wait for");
+    assert!(left.elapsed() < Duration::from_secs(20), "no process is left to wait for");
 }
 
 #[test]
