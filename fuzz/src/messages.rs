@@ -169,7 +169,7 @@ pub fn rpc(bytes: &[u8]) {
         5 => drop(same::<Received>(&frame)),
         6 => {
             if let Ok(blueprint) = Blueprint::decode(&frame) {
-                let again = blueprint.encode().expect("what was read can be written");
+                let again = blueprint.encode().expect("a decoded message can be encoded");
                 assert_eq!(Blueprint::decode(&again), Ok(blueprint));
             }
         }

@@ -180,7 +180,7 @@ fn given_back(frames: &[Frame], merged: &[(Frame, usize)]) {
         if let [(alone, bytes)] = from {
             assert_eq!((vnet, frame), (alone, bytes));
         } else {
-            let plan = Plan::of(vnet, frame).expect("what was merged can be split");
+            let plan = Plan::of(vnet, frame).expect("a merged frame can be split");
             assert!(pieces(&plan, frame) == from);
         }
         rest = behind;

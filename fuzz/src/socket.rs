@@ -80,7 +80,7 @@ impl Side {
         let before = self.dialogue.is_violated();
         let done = self.dialogue.received(slot, length, word, bytes);
         assert_eq!(done.is_err(), self.dialogue.is_violated());
-        assert!(!before || done.is_err(), "who has done wrong once is not listened to again");
+        assert!(!before || done.is_err(), "a peer is ignored after its first violation");
         match done {
             Ok(Slot::Kept) => {
                 self.taken += 1;
@@ -111,7 +111,7 @@ impl Side {
         let (mut into, mut freed) = (vec![0; most], Vec::new());
         let got = self.dialogue.read(&self.memory, &mut into, peeks, &mut freed);
         assert_eq!(got, most.min(self.unread.len()));
-        assert!(self.unread.iter().take(got).eq(&into[..got]), "other bytes than those that came");
+        assert!(self.unread.iter().take(got).eq(&into[..got]), "the bytes differ from the received ones");
         if peeks {
             assert!(freed.is_empty());
             return;

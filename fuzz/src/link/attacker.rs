@@ -375,7 +375,7 @@ fn in_brief(frame: &[u8]) -> Option<(u64, Vec<u8>)> {
 
 /// The first frame of `heard`, if it is complete.
 fn take_frame(heard: &mut Vec<u8>) -> Option<(Header, Vec<u8>)> {
-    let header = Header::decode(heard.first_chunk::<HEADER>()?).expect("a device says what it understands");
+    let header = Header::decode(heard.first_chunk::<HEADER>()?).expect("a device sends valid headers");
     let end = HEADER + header.length as usize;
     let payload = heard.get(HEADER..end)?.to_vec();
     heard.drain(..end);
