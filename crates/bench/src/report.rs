@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_what_the_line_promises() {
+    fn a_row_matches_its_line() {
         let row = Row::compared("x".into(), &[1.0], ("y", &[2.0]), "us");
         let json = serde_json::to_value(&row).unwrap();
         let expected = serde_json::json!({

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn latency_is_what_the_bare_path_does_not_take() {
+    fn latency_excludes_the_time_of_the_bare_path() {
         let times = |path: &Path| Ok(if path.name == "bare" { 10.0 } else { 14.0 + path.name.len() as f64 });
         let (figures, missing) = in_turn(Quantity::Latency { awake: false }, &paths(), 2, times);
         assert!(missing.is_empty());
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_seal_is_compared_with_what_does_not() {
+    fn plain_paths_are_compared_with_plain_peers() {
         let figures = [("bare", 9.0), ("overlay", 4.0), (PLAIN, 6.0), (Peer::Vxlan.name(), 8.0)];
         let of_paths = figures.map(|(name, figure)| (name, vec![figure])).into();
         let rows = Figures { quantity: STREAM, of_paths }.rows();
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_overlay_nobody_is_compared() {
+    fn without_the_overlay_no_peer_is_compared() {
         let measure = |path: &Path| if path.name == "overlay" { bail!("down") } else { Ok(1.0) };
         let (figures, missing) = in_turn(STREAM, &paths(), 1, measure);
         assert!(figures.rows().is_empty() && figures.ours().is_none());

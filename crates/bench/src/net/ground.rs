@@ -69,7 +69,7 @@ impl Ground {
     /// Joins the hosts. Over the switch, where a bridge segments encapsulated frames, VXLAN would be slow.
     fn lay_cable(&self) -> Result<()> {
         let other_end = self.namespace(RECEIVER)?;
-        let other_end = other_end.to_str().context("a path that is no text")?;
+        let other_end = other_end.to_str().context("a path that is not UTF-8")?;
         self.ip(SENDER, &["link", "add", CABLE, "type", "veth", "peer", "name", CABLE, "netns", other_end])?;
         for host in [SENDER, RECEIVER] {
             self.ip(host, &["link", "set", CABLE, "up"])?;

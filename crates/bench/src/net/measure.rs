@@ -160,7 +160,7 @@ impl Quantity {
             }
             Self::Flood(Flood::Received) => Ok(iperf3(ground, path, time, &FLOOD)?.gigabits()),
             Self::Flood(Flood::Lost) => {
-                iperf3(ground, path, time, &FLOOD)?.lost_percent.context("iperf3 says not what was lost")
+                iperf3(ground, path, time, &FLOOD)?.lost_percent.context("iperf3 does not report losses")
             }
             Self::Flood(Flood::Beside) => {
                 let flood = Transfer::start(ground, path, PORT_BESIDE, time, &FLOOD)?;
@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_received_counts_and_not_what_was_sent() {
+    fn the_received_bytes_count_and_not_the_sent_ones() {
         let output = r#"{"start": {}, "intervals": [], "end": {"streams": [], "sum": {"bytes": 0, "seconds": 1.0},
             "sum_sent": {"bytes": 9999, "seconds": 1.0}, "sum_received": {"start": 0, "bytes": 6400, "seconds": 2.0}}}"#;
         let expected = Received { bytes: 6400.0, seconds: 2.0, lost_percent: None };
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_of_datagrams_is_known() {
+    fn lost_datagrams_are_counted() {
         let output = r#"{"end": {"sum_received": {"bytes": 1e9, "seconds": 4.0, "lost_packets": 1, "lost_percent": 12.5}}}"#;
         let received = received(output).unwrap();
         assert_eq!((received.gigabits(), received.lost_percent), (2.0, Some(12.5)));

@@ -124,7 +124,7 @@ impl<'a> End<'a> {
     /// A command with an installed program, on this end's host.
     fn command(&self, program: &str) -> Result<Command> {
         let program = installed(program)?;
-        self.ground.command(self.host, program.to_str().context("a path that is no text")?)
+        self.ground.command(self.host, program.to_str().context("a path that is not UTF-8")?)
     }
 
     /// This end's file `name`.
@@ -154,7 +154,7 @@ fn vxlan(ends: &[End<'_>; 2]) -> Result<Vec<Program>> {
 fn wireguard_go(ends: &[End<'_>; 2]) -> Result<Vec<Program>> {
     const PORT: u16 = 51820;
     let program = built("wireguard-go")?.join("wireguard");
-    let program = program.to_str().context("a path that is no text")?;
+    let program = program.to_str().context("a path that is not UTF-8")?;
     let (keys, other_keys) = (wireguard_keys()?, wireguard_keys()?);
     let mut programs = Vec::new();
     for (end, (private, _), (_, public)) in [(&ends[0], &keys, &other_keys), (&ends[1], &other_keys, &keys)] {
@@ -244,7 +244,7 @@ fn nebula(ends: &[End<'_>; 2]) -> Result<Vec<Program>> {
         fs::write(&file, configuration)?;
         let program = folder.join("nebula");
         let mut command =
-            end.ground.command(end.host, program.to_str().context("a path that is no text")?)?;
+            end.ground.command(end.host, program.to_str().context("a path that is not UTF-8")?)?;
         Program::start(command.arg("-config").arg(file))
     };
     ends.iter().map(start).collect()
@@ -326,7 +326,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_installed_is_said_in_words() {
+    fn missing_programs_are_named() {
         let reason = installed("no-such-program").unwrap_err().to_string();
         assert!(reason.contains("no-such-program is not installed") && reason.contains("setup.sh bench-net"));
         assert!(installed("sh").unwrap().is_absolute());
