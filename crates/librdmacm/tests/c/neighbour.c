@@ -61,7 +61,7 @@ static const struct attack attacks[] = {
 	{"a long mapping", IBV_WR_SEND_WITH_IMM, WORD(MAPPING, 0), SLOT, 1, 0, EPROTO},
 	{"an unknown word", IBV_WR_SEND_WITH_IMM, WORD(15, 0), 8, 1, 0, EPROTO},
 	{"no word", IBV_WR_SEND, 0, 8, 1, 0, EPROTO},
-	{"a word that is no SEND", IBV_WR_RDMA_WRITE_WITH_IMM, WORD(DATA, 0), 0, 1, 0, EPROTO},
+	{"a word without a SEND", IBV_WR_RDMA_WRITE_WITH_IMM, WORD(DATA, 0), 0, 1, 0, EPROTO},
 };
 #define ATTACKS (sizeof(attacks) / sizeof(attacks[0]))
 
