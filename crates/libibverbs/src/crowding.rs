@@ -112,9 +112,9 @@ mod tests {
     #[test]
     fn an_interrupted_poller_yields_for_a_multiple_of_the_interruption() {
         let mut crowding = Crowding::default();
-        assert!(!round(&mut crowding, 50_000, 0), "nobody knows when it began");
+        assert!(!round(&mut crowding, 50_000, 0), "the begin is unknown");
         assert!(!round(&mut crowding, 50_005, 5));
-        assert!(!round(&mut crowding, 53_000, 10), "nobody knows how long it ran");
+        assert!(!round(&mut crowding, 53_000, 10), "the running time is unknown");
         assert!(!round(&mut crowding, 53_005, 15));
         assert!(round(&mut crowding, 56_000, 20));
         let end = 56_000 + 2_990 * u64::from(MEMORY);
@@ -136,7 +136,7 @@ mod tests {
     fn computing_between_polls_is_not_an_interruption() {
         let mut crowding = Crowding::default();
         assert!((1..1000).all(|turn| !round(&mut crowding, turn * 2_000, turn * 1_950)));
-        assert!(round(&mut crowding, 2_003_000, 1_950_000), "somebody else ran");
+        assert!(round(&mut crowding, 2_003_000, 1_950_000), "another thread ran");
     }
 
     #[test]

@@ -384,7 +384,7 @@ mod tests {
         assert_eq!(directory.take_outgoing(), [(*number, publish("a"))]);
         directory.answered(*number, &Answer::Full);
         directory.resend();
-        assert_eq!(directory.take_outgoing()[0].1, publish("a"), "what was published is not given up");
+        assert_eq!(directory.take_outgoing()[0].1, publish("a"), "a publication is not given up");
         directory.ask(3, Request::Withdraw { key: b"k".to_vec(), value: b"a".to_vec() });
         directory.answered(2, &Answer::Found(Vec::new()));
         directory.resend();
@@ -432,8 +432,12 @@ mod tests {
         directory.ask(2, publish("b"));
         fill(&directory, &Request::Look { key: b"k".to_vec() });
         assert_eq!(directory.ask(3, withdraw("a")), 0);
-        assert_eq!(directory.ask(4, withdraw("b")), 0, "what is not answered yet is taken back as well");
-        assert_eq!(directory.ask(5, withdraw("c")), libc::EAGAIN, "what never was takes no room");
+        assert_eq!(directory.ask(4, withdraw("b")), 0, "an unanswered publication is withdrawn as well");
+        assert_eq!(
+            directory.ask(5, withdraw("c")),
+            libc::EAGAIN,
+            "a withdrawal without a publication takes no room"
+        );
         directory.resend();
         let is_published = |request: &Request| matches!(request, Request::Publish { .. });
         assert!(!directory.take_outgoing().iter().any(|(_, request)| is_published(request)));
