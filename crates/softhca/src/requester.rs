@@ -5,8 +5,8 @@
 //! negative acknowledgement makes the requester go back to the message that it names: it retransmits at once or after
 //! a pause, or completes the request with an error if a retry is of no use.
 //!
-//! After a link was lost, the requester sends nothing until the peer has mark_reported it which message of this queue pair it
-//! expects: those before it are done, those from it on are sent again from their start.
+//! After a link was lost, the requester sends nothing until the peer has reported the next message of this queue pair
+//! that it expects: earlier messages are done, that one and later ones are sent again from their start.
 
 use verbs::{HandleKind, LookupList};
 

@@ -157,7 +157,7 @@ impl Stage {
         for end in [a, b] {
             assert!(end.memory.load(1024, 300) == pattern(seed, 300), "written");
             assert!(end.memory.load(2048, 300) == pattern(seed, 300), "received");
-            assert_eq!(end.memory.load(4096, 8192), [0; 8192], "nobody's");
+            assert_eq!(end.memory.load(4096, 8192), [0; 8192], "an unused page");
             assert_eq!(end.memory.load(512, 300), [0; 300], "read");
         }
     }
@@ -441,7 +441,7 @@ fn a_flood_with_unread_answers_harms_no_other_connection() {
                 stage.net.now += Duration::from_millis(1);
             }
             assert_eq!(stage.fate(), Fate::Ignored);
-            assert!(stage.rests(), "what is not listened to keeps the device awake");
+            assert!(stage.rests(), "an ignored stream keeps the device awake");
             let Stage { mut net, line, .. } = stage;
             drop(line);
             let is_lost = |event: &Event| matches!(event, Event::LinkLost { .. });

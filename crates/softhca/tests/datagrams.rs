@@ -514,7 +514,7 @@ fn datagrams_wait_for_a_peer_that_moves_and_end_with_one_that_is_gone() {
         send_numbers(net, &a, &b, ah, 0..1300);
         rounds(net, 100);
         let sent = a.poll_sends(net).len();
-        assert!((1..1300).contains(&sent), "those that fit on the link are sent: {sent}");
+        assert!((1..1300).contains(&sent), "as many as fit on the link are sent: {sent}");
         net.resume(1);
         net.settle();
         assert_success(&a.poll_sends(net), 1300 - sent);

@@ -67,7 +67,7 @@ fn a_short_send_leaves_when_it_is_posted() {
 
 /// Frames behind it are not taken before it.
 #[test]
-fn the_completion_of_many_does_not_wait_for_those_behind_it() {
+fn the_completion_of_many_does_not_wait_for_later_ones() {
     const ALL: u64 = 24;
     const SIGNALED: u64 = 19;
     let (mut net, a, b) = neighbours();

@@ -221,7 +221,7 @@ fn an_invalid_binding_fails_its_queue_pair() {
 }
 
 #[test]
-fn a_region_must_allow_windows_and_what_they_allow() {
+fn a_region_must_allow_windows_and_their_rights() {
     for (region, window_access) in
         [(EVERYTHING, READ_WRITE), (Access::MW_BIND, READ_WRITE), (Access::MW_BIND, Access::REMOTE_ATOMIC)]
     {

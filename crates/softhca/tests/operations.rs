@@ -90,7 +90,7 @@ fn short_requests_leave_together() {
     write(net, 8);
     assert!(net.device(0).has_output());
     net.device(0).arm_cq(a.send_cq, false).unwrap();
-    assert!(!net.device(0).has_output(), "and so has who is about to wait");
+    assert!(!net.device(0).has_output(), "and a caller that is about to wait has flushed");
     write(net, 9);
     assert!(net.device(0).has_output());
     // The answers to those before it send the last one.
@@ -289,7 +289,7 @@ fn remote_access_errors() {
 }
 
 #[test]
-fn missing_rights_of_a_region_are_access_errors_and_those_of_a_queue_pair_invalid_requests() {
+fn missing_rights_of_a_region_are_access_errors_and_of_a_queue_pair_invalid_requests() {
     everywhere(|net| {
         for missing in [Access::REMOTE_WRITE, Access::REMOTE_READ, Access::REMOTE_ATOMIC] {
             for by_region in [false, true] {

@@ -64,7 +64,7 @@ pub(crate) struct Datagrams {
     is_full: bool,
     /// How much longer queue pairs wait for room. Over while it is full: datagrams without room are dropped.
     pub room: Pause,
-    /// When that was looked at last.
+    /// The time of the last check.
     looked: Duration,
     /// How many of the peer's were taken.
     taken: u64,

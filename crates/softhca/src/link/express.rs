@@ -29,7 +29,7 @@ use crate::stream::{Carrier, Front};
 use crate::wire::{BRIEF, Brief, HEADER, Header, MAX_BRIEF, Opcode, flag};
 use crate::work::{Payload, PlainSend, Sge, WcStatus};
 
-const _: () = assert!(COPIED <= MAX_BRIEF, "what is short may have a brief header");
+const _: () = assert!(COPIED <= MAX_BRIEF, "short messages may have a brief header");
 
 impl Link {
     /// Sends `send` of queue pair `handle` if it is short and nothing is before it. False if it has to be queued.

@@ -67,7 +67,7 @@ pub(crate) struct QueuePair {
     pub scheduled: bool,
     /// Answers are transmitted before requests next time.
     pub answers_first: bool,
-    /// The application has been mark_reported that communication is established.
+    /// The application has been notified that communication is established.
     pub established: bool,
     /// It had no receive posted for so long that datagrams for it are dropped.
     pub is_dry: bool,

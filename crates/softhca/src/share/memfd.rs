@@ -252,7 +252,7 @@ mod tests {
             let mut quotas = all_of(bytes);
             assert_eq!(quotas.len() as u64, count);
             quotas.pop();
-            assert_eq!(all_of(bytes).len(), 1, "what one has given back another may have");
+            assert_eq!(all_of(bytes).len(), 1, "released memory is available again");
         }
     }
 

@@ -214,7 +214,7 @@ mod tests {
         let gate = unsafe { Gate::new(at, Arc::clone(&memory)) };
         assert!(gate.enter(0) && gate.leave(0));
         assert!(gate.enter(0));
-        assert!(!gate.close(), "somebody is inside");
+        assert!(!gate.close(), "a peer is inside");
         assert!(!gate.leave(0));
         assert!(!gate.enter(0), "it is closed");
         assert!(gate.enter(1) && gate.leave(1));
@@ -235,7 +235,7 @@ mod tests {
         drop(passed);
         let received = PassedMemory::receive(far.as_fd());
         assert!(received.is_ok_and(|(id, _)| id == 7));
-        assert_eq!(kept.read(&mut [0]).unwrap(), 0, "nobody has the other end open");
+        assert_eq!(kept.read(&mut [0]).unwrap(), 0, "the other end is closed");
     }
 
     #[test]
