@@ -360,6 +360,6 @@ mod tests {
         (segment[16], segment[17], segment[23]) = (10, 0, 17);
         let vnet = VnetHeader { gso_type: gso::UDP_L4, gso_size: 1000, ..VnetHeader::partial(34, 6) };
         assert_eq!(Volume::of(&vnet, &segment), Some(volume(3 * 42 + 2500, 3)));
-        assert_eq!(Volume::of(&vnet, &frame), None, "that is no segment");
+        assert_eq!(Volume::of(&vnet, &frame), None, "the frame is not a segment");
     }
 }

@@ -261,7 +261,7 @@ fn a_storm_between_instances_is_short_and_one_of_them_stays_open() {
     for seed in 0..100 {
         let mut rng = Rng::with_seed(seed);
         let mut world = World::random(&mut rng, PortKind::Instance);
-        assert_eq!(world.run(SECOND * 3), 0, "seed {seed}: nobody asks");
+        assert_eq!(world.run(SECOND * 3), 0, "seed {seed}: no station asks");
         for number in 0..20 {
             let node = rng.usize(..world.nodes.len());
             world.inject(node, From::Port(STATION), &frame(Mac::BROADCAST, mac(100 + number)));

@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn a_checksum_that_is_wrong_is_noticed() {
         for (vnet, frame) in each() {
-            assert!(!matches_claims(&VnetHeader::default(), &frame), "nobody completes it");
+            assert!(!matches_claims(&VnetHeader::default(), &frame), "the checksum is not completed later");
             let at = usize::from(vnet.csum_start + vnet.csum_offset);
             let mut other = frame.clone();
             other[at] ^= 0x40;

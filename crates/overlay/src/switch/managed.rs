@@ -334,7 +334,7 @@ mod tests {
         assert!(macs.owner(address).is_some() && !macs.is_disputed(address));
         macs.learn_claim(address, other);
         macs.push(&entry(2, 1), Some(Place::Node(OTHER)), SECOND);
-        assert!(macs.owner(address).is_some(), "what the coordinator says last is believed");
+        assert!(macs.owner(address).is_some(), "the coordinator's last word counts");
     }
 
     #[test]

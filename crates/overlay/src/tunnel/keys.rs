@@ -82,7 +82,7 @@ impl Key {
         let Some(key) = &self.0 else { return };
         let (content, tag) = rest.split_at_mut(rest.len() - TAG);
         let sealed = key.seal_in_place_separate_tag(nonce(counter), Aad::from(front), content);
-        tag.copy_from_slice(sealed.expect("no datagram is as long as what AES-GCM can seal").as_ref());
+        tag.copy_from_slice(sealed.expect("every datagram is shorter than AES-GCM's limit").as_ref());
     }
 
     /// Opens `rest` in place, without the tag at its end; `None` if it is forged or damaged. A plain one is

@@ -369,7 +369,7 @@ mod tests {
         for length in 0..datagram.len() {
             assert!(open(&mut opening, &datagram[..length]).is_err(), "{length} bytes");
         }
-        assert!(open(&mut opening, &datagram).is_ok(), "what was forged has changed nothing");
+        assert!(open(&mut opening, &datagram).is_ok(), "a forgery has changed nothing");
     }
 
     #[test]
@@ -422,7 +422,7 @@ mod tests {
     fn a_key_is_never_used_for_longer_than_it_may() {
         let (mut sealing, _) = lane(LIMITS);
         let sealed = (0..100).take_while(|_| seal(&mut sealing, &[0; 32], NOW).is_ok()).count();
-        assert_eq!(sealed, 16, "nobody has confirmed the first one");
+        assert_eq!(sealed, 16, "the first one is not confirmed");
         sealing.confirm(0);
         sealing.header.generation = u16::MAX;
         assert!(seal(&mut sealing, b"", NOW).is_err(), "there is no next one");
@@ -450,7 +450,7 @@ mod tests {
             let datagram = seal(&mut sealing, b"", NOW).unwrap();
             if number % 10 != 3 {
                 open(&mut opening, &datagram).unwrap();
-                assert!(open(&mut opening, &datagram).is_err(), "what comes twice is received once");
+                assert!(open(&mut opening, &datagram).is_err(), "a duplicate is received once");
             }
             heard.push(opening.heard());
         }

@@ -10,7 +10,7 @@ use crate::{merge, split};
 const CASES: u64 = 2000;
 
 #[test]
-fn pieces_are_those_of_the_reference() {
+fn pieces_match_the_reference() {
     for seed in 0..CASES {
         let packet = Packet::any(&mut Rng::with_seed(seed));
         let pieces = split(&packet.vnet(), &packet.partial());
