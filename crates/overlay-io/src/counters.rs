@@ -26,7 +26,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// A datagram that is none of ours, or of no session.
+    /// A datagram of another program, or of no session.
     Stranger = "stranger",
     /// A datagram that is sealed though its session is not, or the other way round.
     WrongProtection = "wrong-protection",

@@ -179,7 +179,7 @@ pub(crate) struct Peer {
     quality: Mutex<PathQuality>,
     /// How much comes from there at a time.
     rate: Mutex<PathRate>,
-    /// Frames have passed since it was looked.
+    /// Frames have passed since the last check.
     is_used: AtomicBool,
 }
 

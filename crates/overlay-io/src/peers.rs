@@ -244,7 +244,7 @@ mod tests {
     fn a_session_that_is_expected_is_used_when_the_peer_does() {
         let peers = Peers::default();
         peers.expect(peer(1), NOW);
-        assert_eq!(known(&peers), (vec![1], Some(1)), "there is no other");
+        assert_eq!(known(&peers), (vec![1], Some(1)), "no other session exists");
         peers.expect(peer(2), NOW);
         peers.expect(peer(3), NOW);
         assert_eq!(known(&peers), (vec![1, 3], Some(1)), "one is expected");

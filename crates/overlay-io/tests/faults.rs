@@ -111,7 +111,7 @@ fn gso_is_disabled_when_batches_are_lost() {
         drop(over);
     });
     exchange(&ends, 1_000_000);
-    assert_eq!(there.plane.switched_off(), [], "what leaves there arrives");
+    assert_eq!(there.plane.switched_off(), [], "its datagrams arrive");
     assert_no_mistakes(&world);
 }
 

@@ -328,7 +328,7 @@ fn strangers_are_dropped() {
     };
     let vni = session(b.node, a.node);
     forge(a, b, vni);
-    assert_eq!((count(), strangers()), (1, 0), "what a node of the link says is believed");
+    assert_eq!((count(), strangers()), (1, 0), "frames of the link's node are accepted");
     forge(c, b, vni);
     assert_eq!((count(), strangers()), (0, 1), "another address");
     forge(a, b, vni + 1);
@@ -509,7 +509,7 @@ fn the_plane_takes_over_when_the_kernel_has_a_smaller_route_mtu() {
 }
 
 #[test]
-fn tagged_frames_and_those_of_other_links_go_by_the_plane() {
+fn tagged_frames_and_frames_of_other_links_go_by_the_plane() {
     let world = World::new(3);
     let [a, b, c] = &world.hosts[..] else { panic!("three hosts") };
     world.await_kernel(true);
@@ -554,7 +554,7 @@ fn a_device_moved_to_another_namespace_uses_the_plane() {
     let from = a.datagrams(7700);
     from.connect(there).unwrap();
     let datagrams = Datagrams { from, to };
-    eventually("what is for it arrives", || datagrams.pass());
+    eventually("its frames arrive", || datagrams.pass());
 }
 
 #[test]
@@ -565,7 +565,7 @@ fn one_node_after_the_other_uses_the_kernel() {
     // One that was killed leaves this.
     namespace.ip("link add transhume-vxlan type vxlan external dstport 7789");
     let first = new().unwrap();
-    assert!(new().is_err(), "somebody is there");
+    assert!(new().is_err(), "the programs are loaded already");
     assert_eq!(devices(), 2, "and is left alone");
     drop(first);
     assert_eq!(devices(), 0);
@@ -615,7 +615,7 @@ fn the_host_ignores_tunnel_frames_after_the_node_was_killed() {
     host.ip("link del transhume-vxlan");
     host.ip("link add transhume-vxlan type vxlan external dstport 7789");
     host.ip("link set transhume-vxlan up");
-    assert!(is_answered(), "it does from a device that nobody guards");
+    assert!(is_answered(), "it does from an unguarded device");
 }
 
 #[test]

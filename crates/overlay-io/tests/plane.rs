@@ -437,7 +437,7 @@ fn a_stream_crosses_an_unencrypted_link() {
 fn await_words(socket: &UdpSocket, is_it: impl Fn(Message<'_>) -> bool) {
     let (begun, mut buffer) = (Instant::now(), [0; 2000]);
     loop {
-        let length = socket.recv(&mut buffer).expect("somebody speaks");
+        let length = socket.recv(&mut buffer).expect("a datagram arrives");
         let header = Header::decode(&buffer[..length]).unwrap();
         assert_eq!(header.protection, Protection::Plain);
         if is_it(Message::decode(&buffer[HEADER..length]).unwrap()) {
