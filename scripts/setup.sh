@@ -168,7 +168,7 @@ case $what in
         install_peers
         exit
         ;;
-    *) die "there is no set-up for \`$what\`: say \`demo\`, \`check\` or \`bench-net\`, or nothing for all" ;;
+    *) die "unknown set-up \`\`: give \`demo\`, \`check\` or \`bench-net\`, or nothing for all" ;;
 esac
 install_packages "${packages[@]}"
 [ "$what" != all ] || install_rdma_core_tests

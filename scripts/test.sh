@@ -4,7 +4,7 @@
 # others, a failed build does.
 #
 #   scripts/test.sh          all tests, as `make test` does: they need root and CRIU
-#   scripts/test.sh check    those that need neither, with fewer seeds, as `make check` does
+#   scripts/test.sh check    the tests that need neither, with fewer seeds, as `make check` does
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
