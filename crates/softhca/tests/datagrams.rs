@@ -211,7 +211,7 @@ fn datagrams_resent_by_an_evicted_peer_are_delivered_once() {
 fn there_is_always_room_for_another_peer() {
     each(|net, a, b| {
         exchange(net, &a, &b);
-        // A forgotten link is the first or the last that it knew.
+        // A known peer without a link may be the first or the last that is forgotten.
         net.cut();
         for stranger in 0..4 * MAX_PEERS as u16 {
             let ah = handle_to_nobody(net, &a, 100 + stranger);

@@ -470,7 +470,7 @@ fn a_new_incarnation_accesses_no_memory_until_its_peer_has_one_too() {
 }
 
 /// The bytes that the first end writes after one of the two has a new incarnation. It has asked for a direct mapping
-/// before; the second answers within `turns`, if it can.
+/// before; the second has had `turns` turns to answer.
 fn written_after_a_new_incarnation(begins: fn(&mut Net, &End, &End), turns: usize) {
     let net = &mut neighbours(Policy::Stable);
     let (a, b) = pair(net, 0, 1, &plan());

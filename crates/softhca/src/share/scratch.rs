@@ -96,8 +96,8 @@ impl Scratch {
         }
     }
 
-    /// Puts pages from `offset` on to their places, if all begins at `at`, over any mapping: one page after the other.
-    /// Returns where to go on.
+    /// Puts the run of pages from `offset` on that exist only here to their places, if all begins at `at`, over any
+    /// mapping there. Returns where to go on.
     ///
     /// # Errors
     /// The errors of the system calls.

@@ -112,8 +112,8 @@ impl Handler {
         Ok(Held { handler: self, range })
     }
 
-    /// Moves all existing pages of `length` bytes to the addresses with missing pages. Returns the number of processed
-    /// bytes; pages behind them may have been moved, too. The kernel (6.18) reports too few where it has moved pages in
+    /// Moves all existing pages of `length` bytes to a range that is registered here for missing pages. Returns the
+    /// number of processed bytes; pages behind them may have been moved, too. The kernel (6.18) reports too few where it has moved pages in
     /// memory meanwhile, as to compact it.
     ///
     /// # Errors
