@@ -373,6 +373,7 @@ fn nodes_know_how_much_is_lost_and_how_long_it_takes() {
 
 #[test]
 fn the_rate_of_an_idle_path_is_known() {
+    let _alone = test_support::machine::alone();
     const MEGABITS: u64 = 50;
     let world = World::new(2, 1500);
     world.await_path(1472);

@@ -94,7 +94,7 @@ fn rdma_goes_on_over_moves_with_post_copy() -> Result<()> {
 
 #[test]
 fn an_instance_goes_on_when_a_daemon_is_killed_during_post_copy() -> Result<()> {
-    let _shared = e2e::shared();
+    let _alone = e2e::alone();
     let (lab, stop) = (TestLab::up(2)?, Signal::new("changing"));
     let mut program = start(&lab, NAME, (64, 48), &stop)?;
     let mut hosts = ["h1", "h2"];
@@ -124,7 +124,7 @@ fn an_instance_goes_on_when_a_daemon_is_killed_during_post_copy() -> Result<()> 
 
 #[test]
 fn an_instance_without_its_memory_ends_with_the_reason_and_a_killed_one_ends() -> Result<()> {
-    let _shared = e2e::shared();
+    let _alone = e2e::alone();
     let lab = TestLab::up(2)?;
     let cast = Cast { source: "h1".parse()?, destination: "h2".parse()? };
     let stop = Signal::new("changing");
