@@ -22,7 +22,7 @@ choose() { # the peer
         packages=(golang.zx2c4.com/wireguard)
         ;;
     nebula)
-        # The newest version whose dependencies the proxy has, and which Go before 1.27 can build.
+        # The newest version with dependencies that the proxy has, and that Go before 1.27 can build.
         version=v1.11.0
         least_go=1.26.0
         packages=(github.com/slackhq/nebula/cmd/nebula github.com/slackhq/nebula/cmd/nebula-cert)

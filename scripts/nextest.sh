@@ -90,5 +90,5 @@ get() {
 case ${1:-} in
 '') find_one || get ;;
 find) find_one ;;
-*) die "there is no \`$1\`: say \`find\`, or nothing" ;;
+*) die "unknown command \`\`: give \`find\`, or nothing" ;;
 esac

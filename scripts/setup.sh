@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Installs what Transhume needs on Debian 12 or 13, as far as it is missing: packages by apt, the
-# pinned Rust toolchain by rustup, cargo-nextest, and a CRIU that is new enough. Says nothing when all is
-# there. Run it again at any time.
+# Installs the missing requirements of Transhume on Debian 12 or 13: packages by apt, the pinned Rust
+# toolchain by rustup, cargo-nextest, and a CRIU that is new enough. Says nothing when all is there. Run it
+# again at any time.
 #
 #   scripts/setup.sh             all
-#   scripts/setup.sh demo        what building and the demo need
-#   scripts/setup.sh check       what `make check` needs: neither root nor CRIU if all packages are there
-#   scripts/setup.sh bench-net   what `make bench-net` compares with, as far as it can be had
+#   scripts/setup.sh demo        the requirements of building and the demo
+#   scripts/setup.sh check       the requirements of `make check`: neither root nor CRIU if all packages are there
+#   scripts/setup.sh bench-net   the peers that `make bench-net` compares with, if Debian has them
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -168,11 +168,11 @@ case $what in
         install_peers
         exit
         ;;
-    *) die "there is no set-up for \`$what\`: say \`demo\`, \`check\` or \`bench-net\`, or nothing for all" ;;
+    *) die "unknown set-up \`\`: give \`demo\`, \`check\` or \`bench-net\`, or nothing for all" ;;
 esac
 install_packages "${packages[@]}"
 [ "$what" != all ] || install_rdma_core_tests
 install_rust
 [ "$what" = demo ] || install_nextest
-# It says itself what goes wrong, and warns of a version that was not expected.
+# It reports errors itself, and warns of an unexpected version.
 [ "$what" = check ] || as_root scripts/criu.sh >/dev/null

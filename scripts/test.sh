@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Builds, checks formatting and lints, and runs the tests. Each step's output comes as it is; at the end
-# stands what passed, what failed, and how long it took. The first failure of formatting, lints or tests
-# does not stop the others, a failed build does.
+# Builds, checks formatting and lints, and runs the tests. Shows each step's output unchanged; the end lists
+# the steps with their results and times. The first failure of formatting, lints or tests does not stop the
+# others, a failed build does.
 #
 #   scripts/test.sh          all tests, as `make test` does: they need root and CRIU
-#   scripts/test.sh check    those that need neither, with fewer seeds, as `make check` does
+#   scripts/test.sh check    the tests that need neither, with fewer seeds, as `make check` does
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -82,7 +82,7 @@ run_tests() {
 }
 
 # Tests of all packages at once, built before: each package has the same features in all steps, and is built once.
-# There are no tests in documentation, which nextest would not run.
+# Documentation has no tests: nextest would not run them.
 step build cargo build --locked --quiet --workspace --all-targets
 [ "$failed" = 0 ] || finish
 step format cargo fmt --all --check

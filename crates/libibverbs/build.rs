@@ -87,7 +87,7 @@ fn data(text: &mut String, label: &str) {
     }
 }
 
-/// The name of the assembly operand for what stands behind `symbol`.
+/// The name of the assembly operand for the target of `symbol`.
 fn target(symbol: &Symbol) -> String {
     match symbol.kind {
         Kind::Implemented => format!("f_{}", symbol.name),
@@ -103,8 +103,8 @@ fn path(symbol: &Symbol) -> String {
     }
 }
 
-/// Each public node includes the one before it, as in rdma-core. What is not named is hidden by the
-/// version script that rustc passes beside this one; a `local: *` here would hide the `.symver`s of its node.
+/// Each public node includes the one before it, as in rdma-core. Unnamed symbols are hidden by the version
+/// script that rustc passes beside this one; a `local: *` here would hide the `.symver`s of its node.
 fn version_map(exports: &[Symbol]) -> String {
     let mut text = String::new();
     let mut before = String::new();

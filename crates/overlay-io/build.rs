@@ -1,5 +1,5 @@
-//! Compiles what the kernel does for the overlay (`src/kernel/programs.c`), if there is clang. Without it nothing is missing but
-//! speed: the object is empty then.
+//! Compiles the overlay's programs for the kernel (`src/kernel/programs.c`), if clang is installed. Without it nothing
+//! is missing but speed: the object is empty then.
 
 use std::path::Path;
 use std::process::Command;
@@ -20,7 +20,8 @@ fn main() {
 }
 
 fn compile(object: &Path) -> Result<(), String> {
-    // Where Debian has <asm/types.h>: clang looks only in that of its target, which is no machine.
+    // The folder of Debian's <asm/types.h>: clang searches only the folder of its target, which is no
+    // machine.
     let machine = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo says which");
     let includes = format!("/usr/include/{machine}-linux-gnu");
     let mut clang = Command::new("clang");

@@ -20,7 +20,7 @@ const KEPT: usize = 64;
 const LANE: u8 = 2;
 const SESSION: u32 = 77;
 
-/// A lane, and what was sent on it.
+/// A lane, and its sent datagrams.
 struct Lane {
     sealing: Sealing,
     opening: Opening,
@@ -81,7 +81,7 @@ impl Lane {
         self.opening.open(&header, &mut datagram.to_vec()).map(|content| content.to_vec())
     }
 
-    /// Delivers what was sent, whether it came before or not. True if it was taken.
+    /// Delivers a sent datagram, which may have come before. True if it was taken.
     fn deliver(&mut self, at: usize) -> bool {
         let Some((datagram, content, was_taken)) = self.sent.get(at).cloned() else { return false };
         let opened = self.open(&datagram);
@@ -92,7 +92,7 @@ impl Lane {
         opened.is_ok()
     }
 
-    /// Whatever came in between, what was sent last is taken, once.
+    /// After any other datagrams, the one sent last is taken, once.
     fn deliver_newest(&mut self) {
         let Some(newest) = self.sent.len().checked_sub(1) else { return };
         let was_taken = self.sent[newest].2;

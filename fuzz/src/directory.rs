@@ -1,4 +1,4 @@
-//! The directory of a fabric: whatever a hostile process asks, others still find published entries.
+//! The directory of a fabric: after any requests of a hostile process, others still find published entries.
 
 use fabric::directory::{Answer, Request};
 use fabric::directory::{Directory, Member};

@@ -36,13 +36,13 @@ pub mod socket;
 
 use std::path::PathBuf;
 
-/// Something that reads what another party writes.
+/// A reader of another party's bytes.
 pub struct Target {
     /// Its name, and that of its corpus.
     pub name: &'static str,
     /// Lets it read `bytes`. Panics if it does not take that as it should.
     body: fn(&[u8]),
-    /// Inputs that reach what is behind the first checks: real messages.
+    /// Inputs that pass the first checks: real messages.
     pub seeds: fn() -> Vec<Vec<u8>>,
     /// Mutations in `make test`: more where they are cheap.
     pub rounds: u32,

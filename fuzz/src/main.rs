@@ -17,7 +17,7 @@ fn chosen() -> &'static Target {
         let name = std::env::var("FUZZ_TARGET").unwrap_or_default();
         fuzz::target(&name).unwrap_or_else(|| {
             let names: Vec<_> = TARGETS.iter().map(|target| target.name).collect();
-            panic!("FUZZ_TARGET is to be one of: {}", names.join(" "));
+            panic!("FUZZ_TARGET must be one of: {}", names.join(" "));
         })
     })
 }

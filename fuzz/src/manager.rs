@@ -13,7 +13,7 @@ const US: Peer = Peer { lid: 1, qpn: 0x1_0001 };
 const HONEST: Peer = Peer { lid: 2, qpn: 0x3_0001 };
 const HOSTILE: [Peer; 2] = [Peer { lid: 3, qpn: 0x1_0001 }, Peer { lid: 2, qpn: 0x4_0001 }];
 
-/// Room for what the hostile may ask for as well as for the honest.
+/// Room for the requests of the hostile as well as the honest.
 const BACKLOG: usize = 1024;
 
 /// Our manager, and the honest one.
@@ -92,7 +92,7 @@ impl World {
         self.settle();
     }
 
-    /// Carries messages between us and the honest manager until there are no more.
+    /// Carries messages between us and the honest manager until none are left.
     fn settle(&mut self) {
         for _ in 0..1000 {
             let (ours, theirs) = (self.ours.take_outputs(), self.theirs.take_outputs());

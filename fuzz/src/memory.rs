@@ -22,7 +22,7 @@ fn count(bytes: isize) {
     });
 }
 
-// SAFETY: the system's allocator does all the work; what is counted takes no memory.
+// SAFETY: the system's allocator does all the work; counting takes no memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size().cast_signed());

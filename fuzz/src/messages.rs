@@ -33,7 +33,7 @@ use verbs::{HandleKind, Translation};
 
 use crate::input::Input;
 
-/// Frames of links: headers, and the payloads that are looked at.
+/// Frames of links: headers, and the payloads with a structure.
 pub fn frame(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     match input.below(4) {
@@ -155,7 +155,7 @@ pub fn attach_seeds() -> Vec<Vec<u8>> {
     seeds.chain(from_node.iter().map(|message| tagged(1, message))).collect()
 }
 
-/// Between nodes, and between nodes and the coordinator: frames of a stream, and what they hold.
+/// Between nodes, and between nodes and the coordinator: frames of a stream, and their content.
 pub fn rpc(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let kind = input.below(12);
@@ -169,7 +169,7 @@ pub fn rpc(bytes: &[u8]) {
         5 => drop(same::<Received>(&frame)),
         6 => {
             if let Ok(blueprint) = Blueprint::decode(&frame) {
-                let again = blueprint.encode().expect("what was read can be written");
+                let again = blueprint.encode().expect("a decoded message can be encoded");
                 assert_eq!(Blueprint::decode(&again), Ok(blueprint));
             }
         }
@@ -273,7 +273,7 @@ fn blueprint() -> Blueprint {
 /// So much of a connection is read in a run: more than is there at a time.
 const MOST_READ: usize = 160 * 1024;
 
-/// Datagrams over a connection, which is read in pieces as they come. However they are cut, what stands there is understood.
+/// Datagrams over a connection, which is read in pieces as they come. Any cut gives the same frames.
 ///
 /// # Panics
 /// If it is not.
@@ -288,7 +288,7 @@ pub fn trains(bytes: &[u8]) {
     assert_eq!(understand(&read, &pieces), expected(&read));
 }
 
-/// Trains, and whether they end in the middle of one, or what comes next is none.
+/// Trains; some end in the middle of one, or are followed by bytes that are not a train.
 type Understood = (Vec<(usize, Vec<u8>)>, Result<bool, ErrorKind>);
 
 /// The message in `bytes`.
@@ -333,7 +333,7 @@ fn understand(mut bytes: &[u8], pieces: &[usize]) -> Understood {
     }
 }
 
-/// Trains, nothing, and what is no frame, in pieces of several sizes.
+/// Trains, nothing, and bytes that are not a frame, in pieces of several sizes.
 #[must_use]
 pub fn trains_seeds() -> Vec<Vec<u8>> {
     let train = |each: u16, datagrams: &[u8]| {

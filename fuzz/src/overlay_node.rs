@@ -72,7 +72,7 @@ pub fn content(bytes: &[u8]) {
 /// Frames for a switch, from ports and from nodes, with moves of a MAC in between.
 ///
 /// # Panics
-/// If a frame goes back to where it came from, to what is not there, or to more than one place though it is for one.
+/// If a frame goes back to its origin, to a missing place, or to more than one place though it is for one.
 pub fn switch(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let mut switch = node();

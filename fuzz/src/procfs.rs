@@ -1,4 +1,4 @@
-//! Text and files that instances may shape: what `/proc` says of their processes, and ELF files that they map.
+//! Text and files that instances may shape: `/proc`'s reports of their processes, and ELF files that they map.
 
 use crate::input::Input;
 

@@ -235,7 +235,7 @@ impl World {
         // SAFETY: both vectors lie in memory that is the buffer's.
         let Ok(read) = (unsafe { self.stream.read(&vectors) }) else { return };
         assert!(read <= most);
-        assert!(into.is_clean_from(most), "nothing is stored behind what was asked for");
+        assert!(into.is_clean_from(most), "nothing is stored beyond the requested bytes");
         if let Some(sent) = &mut self.sent {
             let expected: Vec<u8> = sent.drain(..read.min(sent.len())).collect();
             assert_eq!(into.bytes(read), expected);

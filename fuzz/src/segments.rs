@@ -16,10 +16,10 @@ const ENOUGH: usize = 256;
 const CWR: u8 = 0x80;
 const SYN_RST_URG: u8 = 0x26;
 
-/// Splits what a TAP may hand over, and merges it again.
+/// Splits segments that a TAP may hand over, and merges them again.
 ///
 /// # Panics
-/// If that does not give what there was.
+/// If the result differs from the original.
 pub fn split(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let vnet = vnet(&mut input);
@@ -40,10 +40,10 @@ pub fn split(bytes: &[u8]) {
     }
 }
 
-/// Merges what another node may send, and splits it again.
+/// Merges frames that another node may send, and splits them again.
 ///
 /// # Panics
-/// If that does not give what there was.
+/// If the result differs from the original.
 pub fn merging(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let mut frames: Vec<Frame> = Vec::new();
@@ -180,7 +180,7 @@ fn given_back(frames: &[Frame], merged: &[(Frame, usize)]) {
         if let [(alone, bytes)] = from {
             assert_eq!((vnet, frame), (alone, bytes));
         } else {
-            let plan = Plan::of(vnet, frame).expect("what was merged can be split");
+            let plan = Plan::of(vnet, frame).expect("a merged frame can be split");
             assert!(pieces(&plan, frame) == from);
         }
         rest = behind;
@@ -201,7 +201,7 @@ fn can_be_merged(vnet: &VnetHeader, frame: &[u8]) -> bool {
     flags & SYN_RST_URG == 0 && datagram <= 65535 && header_length(vnet, frame) <= MOST_HEADER
 }
 
-/// `vnet` with what it need not say truly.
+/// `vnet` with the fields that may be false.
 fn normal_vnet(vnet: &VnetHeader, frame: &[u8]) -> VnetHeader {
     let hdr_len = header_length(vnet, frame) as u16;
     let is_ecn = vnet.gso_type & gso::ECN != 0 && frame[usize::from(vnet.csum_start) + 13] & CWR != 0;
@@ -218,7 +218,7 @@ fn normal(vnet: &VnetHeader, mut frame: Vec<u8>) -> Vec<u8> {
         put(&mut frame, ip + 10, 0);
         let words = frame[ip..transport].chunks(2);
         let sum: usize = words.map(|word| usize::from(word[0]) << 8 | usize::from(word[1])).sum();
-        // The first word is not 0, and so neither is what the sum is folded into.
+        // The first word is not 0, and so the folded sum is not 0 either.
         put(&mut frame, ip + 10, !((sum - 1) % 0xffff + 1));
     } else {
         put(&mut frame, ip + 4, datagram - 40);

@@ -37,7 +37,7 @@ fn datagram(bytes: &[u8]) {
     assert_eq!(parse(&again), Some((from, &[][..])));
 }
 
-/// A socket, its slots, and what it should find there.
+/// A socket, its slots, and their expected content.
 struct Side {
     dialogue: Dialogue,
     memory: Vec<u8>,
@@ -67,7 +67,7 @@ impl Side {
         }
     }
 
-    /// Lets a message come, as the device does; `None` if there is no receive for it.
+    /// Lets a message come, as the device does; `None` without a receive for it.
     fn deliver(
         &mut self,
         word: Option<u32>,
@@ -80,7 +80,7 @@ impl Side {
         let before = self.dialogue.is_violated();
         let done = self.dialogue.received(slot, length, word, bytes);
         assert_eq!(done.is_err(), self.dialogue.is_violated());
-        assert!(!before || done.is_err(), "who has done wrong once is not listened to again");
+        assert!(!before || done.is_err(), "a peer is ignored after its first violation");
         match done {
             Ok(Slot::Kept) => {
                 self.taken += 1;
@@ -111,7 +111,7 @@ impl Side {
         let (mut into, mut freed) = (vec![0; most], Vec::new());
         let got = self.dialogue.read(&self.memory, &mut into, peeks, &mut freed);
         assert_eq!(got, most.min(self.unread.len()));
-        assert!(self.unread.iter().take(got).eq(&into[..got]), "other bytes than those that came");
+        assert!(self.unread.iter().take(got).eq(&into[..got]), "the bytes differ from the received ones");
         if peeks {
             assert!(freed.is_empty());
             return;
@@ -194,7 +194,7 @@ fn mapping(input: &mut Input<'_>) -> Mapping {
     Mapping { offset, length, address: input.long(), key: input.word() }
 }
 
-/// Two sockets: whatever their programs do, neither takes offence, and all arrives.
+/// Two sockets: their programs cannot make either reject the other's messages, and all bytes arrive.
 fn honest(input: &mut Input<'_>) {
     let mut sides = [Side::new(), Side::new()];
     let mut ways: [VecDeque<(u32, Vec<u8>)>; 2] = Default::default();

@@ -1,5 +1,6 @@
 /*
- * What libfabric's tcp provider takes for the messages that perftest measures; Debian has none of its benchmarks.
+ * The time that libfabric's tcp provider takes for the messages that perftest measures; Debian has none of its
+ * benchmarks.
  *
  *   fabric_perf server|client ADDRESS PORT MODE SIZE ITERATIONS
  *
@@ -9,8 +10,8 @@
  *   send_bw, write_bw     the client's messages, until the server has answered the last:
  *                         `bandwidth_mib_s=450.1 rate_m_s=0.0072`
  *
- * Both ends have one connected endpoint (FI_EP_MSG), spin, and make the provider's progress themselves. What is short enough
- * is injected. A write's target looks at its memory and gets no completion.
+ * Both ends have one connected endpoint (FI_EP_MSG), spin, and make the provider's progress themselves. Short messages
+ * are injected. A write's target looks at its memory and gets no completion.
  */
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
@@ -37,9 +38,9 @@ static struct fi_info *info;
 static struct fid_eq *eq;
 static struct fid_cq *cq;
 static struct fid_ep *ep;
-/* What is sent, and where messages and writes arrive. */
+/* Buffers: sent data, and where messages and writes arrive. */
 static char *source, *target;
-/* Sends and writes, those of them that are complete, and messages received. */
+/* Sends and writes, how many of them are complete, and messages received. */
 static uint64_t posted, sent, received;
 
 /* The result of a call that must not fail. */
@@ -60,7 +61,7 @@ static double now(void)
 	return time.tv_sec + time.tv_nsec / 1e9;
 }
 
-/* Takes what is complete; the context of each is its counter. */
+/* Takes completions; the context of each is its counter. */
 static void progress(void)
 {
 	struct fi_cq_entry done[16];
@@ -196,7 +197,7 @@ static void measure_bandwidth(uint64_t iterations)
 			iterations / seconds / 1e6);
 }
 
-/* The next event, of which there is only one that is good. */
+/* The next event. Exactly one event is good here. */
 static void await_event(uint32_t expected, struct fi_eq_cm_entry *entry)
 {
 	uint32_t event;

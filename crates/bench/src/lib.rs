@@ -1,16 +1,16 @@
-//! What the benchmarks share. Each runs ours and the peer in turn, several times, so that both see
-//! the same machine, and ends with one line of JSON.
+//! The common parts of the benchmarks. Each benchmark runs ours and the peer in turn, several times, so that
+//! both see the same machine, and ends with one line of JSON.
 //!
 //! * [`report`]: medians, and the line at the end.
 //! * [`figure`]: the figure in the output of perftest or of a peer's benchmark.
 //! * [`exchange`]: one run of perftest or of a peer's benchmark in a lab.
 //! * [`fabric_perf`]: the benchmark of libfabric, which is ours.
 //! * [`inside`]: messages within one device, without anything else.
-//! * [`handles`]: what virtual handles cost.
-//! * [`scale`]: what a large device costs.
+//! * [`handles`]: the cost of virtual handles.
+//! * [`scale`]: the cost of a large device.
 //! * [`net`]: the overlay against others.
-//! * [`plain`]: what plain CRIU takes for the same program as a move.
-//! * [`contained`]: what runc takes for the same container as a move.
+//! * [`plain`]: the time that plain CRIU takes for the same program as a move.
+//! * [`contained`]: the time that runc takes for the same container as a move.
 
 pub mod contained;
 pub mod exchange;

@@ -5,9 +5,9 @@
 //! * [`measure`]: one run of iperf3, or of [`ping`].
 //! * [`ping`]: round trips of small datagrams; [`awake`]: where no processor has to be woken for them.
 //! * [`comparison`]: all of them in turn.
-//! * [`upkeep`]: what it costs while nothing is carried.
+//! * [`upkeep`]: the cost of an idle overlay.
 //! * [`moved`]: stations that move.
-//! * [`table`]: what people see of it.
+//! * [`table`]: the results as a table for people.
 
 use std::net::Ipv4Addr;
 
@@ -36,7 +36,7 @@ pub const PLAIN: &str = "overlay, plain";
 /// A way from the sender to the receiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// Who carries it.
+    /// The carrier.
     pub name: &'static str,
     /// The receiver's address on it.
     pub address: Ipv4Addr,
@@ -47,9 +47,9 @@ pub struct Path {
 /// A figure that there is not.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Missing {
-    /// Whose it would be.
+    /// The path without the figure.
     pub name: &'static str,
-    /// What could not be measured; all, if there is nothing.
+    /// The quantity that could not be measured; `None` if none could be.
     pub quantity: Option<String>,
     /// Why, in words.
     pub reason: String,

@@ -18,7 +18,7 @@ use e2e::program::Program;
 /// How long CRIU, or the workload's end, may take.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What each step took.
+/// The time of each step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Steps {
     /// `criu dump`.
@@ -53,7 +53,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What is left is named by the next error of who needs the name.
+        // A name that remains shows in the next error of a user of that name.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -7,13 +7,13 @@ use serde::Serialize;
 /// A comparison.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// What was compared.
+    /// The compared quantity.
     pub name: String,
     /// Our median.
     pub ours: f64,
     /// The peer's median, if there is a peer.
     pub peer: Option<f64>,
-    /// Who the peer is.
+    /// The name of the peer.
     pub peer_name: Option<String>,
     /// The unit of both.
     pub unit: &'static str,
@@ -34,7 +34,7 @@ impl Row {
         Self { name, ours, peer: Some(rounded(other)), peer_name: Some(peer_name.into()), unit, ratio, runs }
     }
 
-    /// Our runs alone, where there is nobody to compare with.
+    /// Our runs alone, where there is no peer.
     #[must_use]
     pub fn alone(name: String, ours: &[f64], unit: &'static str) -> Self {
         let (median, runs) = (self::median(ours), ours.len());
@@ -59,7 +59,7 @@ pub fn print(bench: &str, rows: &[Row]) -> io::Result<()> {
     print_line(&serde_json::json!({ "bench": bench, "rows": rows }))
 }
 
-/// The same, with what could not be measured.
+/// The same, with the failed measurements.
 ///
 /// # Errors
 /// As [`print`].
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_what_the_line_promises() {
+    fn a_row_matches_its_line() {
         let row = Row::compared("x".into(), &[1.0], ("y", &[2.0]), "us");
         let json = serde_json::to_value(&row).unwrap();
         let expected = serde_json::json!({

@@ -1,4 +1,4 @@
-//! What the device costs when it is large: thousands of queue pairs, a hundred thousand regions.
+//! The cost of a large device: thousands of queue pairs, a hundred thousand regions.
 
 use std::fs;
 
@@ -48,6 +48,6 @@ pub fn rows(runs: u16) -> Result<Vec<Row>> {
 fn resident() -> Result<f64> {
     let status = fs::read_to_string("/proc/self/status").context("reading /proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
-    let kibibytes: f64 = line.trim().trim_end_matches(" kB").parse().context("VmRSS is no number")?;
+    let kibibytes: f64 = line.trim().trim_end_matches(" kB").parse().context("VmRSS is not a number")?;
     Ok(kibibytes * 1024.0)
 }

@@ -18,12 +18,12 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// The station's device.
 pub const STATION: &str = "st0";
 
-/// What the prober says at its end.
+/// The prober's report at its end.
 #[derive(Debug, Deserialize)]
 pub struct Summary {
     /// Questions.
     pub sent: u64,
-    /// Those that were answered.
+    /// The answered probes.
     pub answered: u64,
     /// Answers that came twice.
     pub twice: u64,
@@ -31,7 +31,7 @@ pub struct Summary {
     pub silence: f64,
     /// The longest times without an answer, in milliseconds: one for each time that another host took over, since the one before.
     pub hand_overs: Vec<f64>,
-    /// The same for each twentieth of a second before it moved: what is not the moves'.
+    /// The same for each twentieth of a second before the move: a baseline without moves.
     pub still: Vec<f64>,
 }
 
@@ -55,7 +55,7 @@ pub fn beside(host: &str) -> String {
     format!("10.89.0.{}", &host[1..])
 }
 
-/// What `net move` says.
+/// The output of `net move`.
 #[derive(Deserialize)]
 struct Moved {
     pause_us: u64,

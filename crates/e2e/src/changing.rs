@@ -13,7 +13,8 @@ pub const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/changing.py
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Starts it on h1 as instance `name`, the only one of a group of that name, with `all` MiB of memory, of which it changes `some` until `stop` is given.
+/// Starts it on h1 as instance `name`, the only one of a group of that name, with `all` MiB of memory. It changes
+/// `some` MiB of them until `stop` is given.
 ///
 /// # Errors
 /// If it does not run.

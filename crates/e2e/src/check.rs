@@ -42,7 +42,7 @@ impl Check {
         options: &[&str],
     ) -> Result<Self> {
         let program = artifacts::built(PROGRAM)?;
-        let program = program.to_str().context("the target folder's name is no text")?;
+        let program = program.to_str().context("the target folder's name is not UTF-8")?;
         let mut server = server(program)?;
         let mut server = Program::start(server.arg("server").args(COMMON))?;
         let listening = server.wait_for(START, listening)?;
@@ -61,7 +61,7 @@ impl Check {
         wait_for_progress(&mut self.client).map(drop)
     }
 
-    /// Tells both sides to stop, so that they compare what they did.
+    /// Tells both sides to stop, and to compare their counts.
     ///
     /// # Errors
     /// If they have ended.

@@ -152,7 +152,7 @@ impl Held {
     /// If it does not run.
     pub fn new(lab: &TestLab, place: Place) -> Result<Self> {
         let daemon = daemons::running(&Layout::of(lab.name()), place);
-        let held = Self(daemon.with_context(|| format!("nobody runs at {place}"))?.pid);
+        let held = Self(daemon.with_context(|| format!("no daemon runs at {place}"))?.pid);
         held.send(libc::SIGSTOP);
         Ok(held)
     }

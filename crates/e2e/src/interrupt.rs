@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// Whether a signal has come.
 static COME: AtomicBool = AtomicBool::new(false);
 
-/// Has a signal that ends this process end the labs before whose names begin with `prefix`. The first call counts.
+/// On a signal that ends this process, ends the labs with the name prefix `prefix` first. The first call counts.
 ///
 /// # Errors
 /// If signals cannot be watched.
@@ -37,8 +37,8 @@ pub fn removes_labs(prefix: String) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns unless a signal has come: who fails because its lab is being removed must not end the process before that is
-/// done.
+/// Returns unless a signal has come: a test that fails because its lab is being removed must not end the process before
+/// the removal is done.
 pub fn stand_still_if_it_has_come() {
     while COME.load(Ordering::Relaxed) {
         thread::park();

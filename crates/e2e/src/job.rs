@@ -86,22 +86,22 @@ impl Job {
         self.mpirun(lab, &[&PYTHON, program].concat())
     }
 
-    /// The same for the ring of ranks, in which each checks what it gets, until [`Job::enough`]. They have nothing in their
-    /// environment that leads to the RDMA device, like programs that were started over ssh.
+    /// The same for the ring of ranks, in which each rank checks its input, until [`Job::enough`]. Nothing in their
+    /// environment leads to the RDMA device, like programs that were started over ssh.
     #[must_use]
     pub fn ring(&self, lab: &TestLab) -> Command {
         let without = ["LD_PRELOAD", "LD_LIBRARY_PATH", "TRANSHUME_INSTANCE"].map(|name| ["-u", name]);
         self.mpirun(lab, &[&["env"], without.as_flattened(), &PYTHON, &["ring.py"]].concat())
     }
 
-    /// The same for collectives, one-sided access and a shared file, of which each rank checks every result. The command writes a
-    /// line that begins with `turn` for each time that all have agreed, until [`Job::enough`].
+    /// The same for collectives, one-sided access and a shared file. Each rank checks every result. The command writes
+    /// a line that begins with `turn` for each time that all ranks have agreed, until [`Job::enough`].
     #[must_use]
     pub fn checks(&self, lab: &TestLab) -> Command {
         self.python(lab, &[CHECKS])
     }
 
-    /// Ends what [`Job::ring`] or [`Job::checks`] has begun.
+    /// Ends the work that [`Job::ring`] or [`Job::checks`] has begun.
     ///
     /// # Errors
     /// If the folder cannot be written to.

@@ -49,8 +49,8 @@ pub fn shared() -> Hold {
     machine::shared()
 }
 
-/// Waits for all other tests to end, and keeps others from beginning: for tests that measure times, and those that use
-/// what the machine has once, as the turn to dump.
+/// Waits for all other tests to end, and keeps others from beginning: for tests that measure times, and for tests that
+/// use something the machine has once, such as the turn to dump.
 ///
 /// # Panics
 /// If the tests do not run as root.

@@ -154,7 +154,7 @@ impl World {
         Ok(())
     }
 
-    /// Sends from one machine to the address in the overlay that another one has, and verifies what comes.
+    /// Sends from one machine to the overlay address of another one, and verifies the received data.
     ///
     /// # Errors
     /// If that cannot be done.
@@ -191,7 +191,7 @@ pub fn words(line: &str) -> Vec<&str> {
     line.split(' ').collect()
 }
 
-/// The token in what the first machine says.
+/// The token in the first machine's output.
 ///
 /// # Errors
 /// If there is none.

@@ -1,4 +1,4 @@
-//! Open MPI jobs whose ranks are in instances, one on each host, which move like any others.
+//! Open MPI jobs with one rank in an instance on each host. These instances move like any others.
 
 use std::env;
 use std::fs;
@@ -13,12 +13,12 @@ use anyhow::{Context as _, Result};
 use crate::program::run;
 use crate::testlab::TestLab;
 
-/// What rank 0 says at the good end of a job.
+/// Rank 0's last words in a successful job.
 pub const REPORT: &str = "each as it was sent";
 
-/// What runs a command on another host for mpirun: as an instance, named after the host and the job. The hosts of a lab
-/// have one name, that of the machine, by which Open MPI would take them for one host. Its daemon gives each rank a
-/// pseudo-terminal of the instance's for its output, which moves.
+/// The command with which mpirun runs a command on another host: as an instance, named after the host and the job. The
+/// hosts of a lab have one name, that of the machine, by which Open MPI would take them for one host. Its daemon gives
+/// each rank a pseudo-terminal of the instance's for its output, which moves.
 const AGENT: &str = r#"#!/bin/sh
 host=$1
 shift
@@ -27,7 +27,7 @@ mkdir "$TMPDIR"
 exec "$TRANSHUME" --lab "$LAB" run --host "$host" --name "$host-$JOB" --detach -- sh -c "hostname $host && $*"
 "#;
 
-/// What a job's messages go through.
+/// The transport of a job's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layer {
     /// Open MPI's own code for verbs, which it had until version 5.
@@ -37,10 +37,10 @@ pub enum Layer {
 }
 
 impl Layer {
-    /// True if this was a part of Open MPI, and is none of what is installed.
+    /// True if this is a part of Open MPI that is not installed.
     ///
     /// # Errors
-    /// If Open MPI does not say what it has.
+    /// If Open MPI does not list its parts.
     pub fn has_gone(self) -> Result<bool> {
         let parts = run(Command::new("ompi_info").arg("--parsable"), Duration::from_secs(10))?.lines;
         let openib = parts.iter().any(|line| line.starts_with("mca:btl:openib:"));
@@ -55,7 +55,7 @@ impl Layer {
     }
 }
 
-/// What jobs need on the hosts' file system, until it is dropped.
+/// The files that jobs need on the hosts' file system, until it is dropped.
 pub struct Mpi {
     folder: PathBuf,
 }

@@ -48,7 +48,7 @@ impl Namespace {
     /// Runs `ip` in it with the words of `line`.
     ///
     /// # Errors
-    /// With what it says.
+    /// If the command fails, with its message.
     pub fn ip(&self, line: &str) -> Result<()> {
         self.start(Command::new("ip").args(line.split(' ')))?.end(LIMIT)?.success().map(drop)
     }

@@ -32,7 +32,7 @@ pub fn joined(hosts: u16) -> Result<TestLab> {
     Ok(lab)
 }
 
-/// What `transhume net` writes.
+/// The output of `transhume net`.
 ///
 /// # Errors
 /// If it fails.
@@ -81,10 +81,10 @@ pub fn await_kernel(lab: &TestLab, hosts: [&str; 2], carries: bool) -> Result<()
     })
 }
 
-/// A place in a lab: what follows `lab exec` before the program's own command line.
+/// A place in a lab: the arguments of `lab exec` before the program's own command line.
 pub type Where<'a> = &'a [&'a str];
 
-/// What stands before the command line of a program that is to be the instance `name`, on `host` and on the overlay.
+/// The words before the command line of a program that becomes the instance `name`, on `host` and on the overlay.
 #[must_use]
 pub fn instance<'a>(name: &'a str, host: &'a str) -> [&'a str; 8] {
     ["run", "--network", "overlay", "--name", name, "--host", host, "--"]
@@ -107,8 +107,8 @@ impl Stream {
         Self::between(lab, &from, &to, address, || Ok(address.to_owned()))
     }
 
-    /// The same to the instance `name` on `host`, which this starts. `from` are the words before the command line of the program that
-    /// sends; `reach` is told the instance's address before that is started.
+    /// The same to the instance `name` on `host`, which this starts. `from` are the words before the command line of
+    /// the program that sends; `reach` gets the instance's address before the sender starts.
     ///
     /// # Errors
     /// If it cannot be begun.
@@ -125,8 +125,8 @@ impl Stream {
         })
     }
 
-    /// A stream between programs that are started behind these words; the server listens at `address`, and the client finds it
-    /// at what `found` returns then.
+    /// A stream between programs that are started behind these words; the server listens at `address`, and the client
+    /// finds it at the address that `found` returns then.
     fn between(
         lab: &TestLab,
         from: &[&str],

@@ -29,14 +29,14 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// A way to run a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Variant {
-    /// What it tests.
+    /// The tested operation.
     pub name: &'static str,
     /// The option without which a program does not have it, as its help spells it.
     option: Option<&'static str>,
     arguments: &'static [&'static str],
 }
 
-/// All ways. Few iterations, since what counts is that they end well.
+/// All ways. Few iterations: the test is that they end well.
 pub const VARIANTS: [Variant; 13] = [
     Variant { name: "plain", option: None, arguments: &["-n", "200"] },
     Variant { name: "events", option: Some("--events"), arguments: &["-n", "200", "-e"] },
@@ -117,7 +117,7 @@ fn unit(program: &str) -> &'static [&'static str] {
     if program.ends_with("_lat") { &["-C"] } else { &[] }
 }
 
-/// The client's end, if both sides ended well; otherwise what both said.
+/// The client's output, if both sides ended well; otherwise the output of both.
 fn both(client: Result<Ended>, server: Result<Ended>) -> Result<Ended> {
     match (client.and_then(Ended::success), server.and_then(Ended::success)) {
         (Ok(client), Ok(_)) => Ok(client),

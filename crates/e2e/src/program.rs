@@ -37,7 +37,7 @@ pub struct Ended {
 }
 
 impl Program {
-    /// Starts `command`, whose output is kept.
+    /// Starts `command`, and keeps its output.
     ///
     /// # Errors
     /// If it cannot be started.
@@ -100,7 +100,7 @@ impl Program {
     /// to a pipe say so too late, since their output is buffered.
     ///
     /// # Errors
-    /// If nobody does within `limit`, or it ends first.
+    /// If no process listens within `limit`, or the program ends first.
     pub fn wait_for_listener(&mut self, port: u16, limit: Duration) -> Result<()> {
         let end = Instant::now() + limit;
         while !is_listening(self.pid(), port) {
@@ -130,7 +130,7 @@ impl Program {
     /// Fails if it has ended.
     ///
     /// # Errors
-    /// With what it wrote.
+    /// If the program fails, with its output.
     pub fn require_running(&mut self) -> Result<()> {
         if self.is_running()? { Ok(()) } else { Err(self.waited_in_vain("ended early")) }
     }
@@ -205,7 +205,7 @@ pub fn run(command: &mut Command, limit: Duration) -> Result<Ended> {
     Program::start(command)?.end(limit)?.success()
 }
 
-/// Whether somebody listens on TCP port `port` in the network namespace of process `pid`.
+/// Whether a process listens on TCP port `port` in the network namespace of process `pid`.
 #[must_use]
 pub fn is_listening(pid: u32, port: u16) -> bool {
     const LISTEN: &str = "0A";
@@ -221,7 +221,7 @@ pub fn is_listening(pid: u32, port: u16) -> bool {
 
 fn read_all(mut from: impl Read) -> String {
     let mut bytes = Vec::new();
-    // What could be read is what there is to show.
+    // An incomplete read still shows its part.
     let _ = from.read_to_end(&mut bytes);
     String::from_utf8_lossy(&bytes).into_owned()
 }

@@ -87,7 +87,7 @@ impl TestLab {
         Layout::of(&self.name).socket()
     }
 
-    /// All instances, those that have ended as well.
+    /// All instances, including ended ones.
     ///
     /// # Errors
     /// If the coordinator does not answer.
@@ -277,7 +277,7 @@ impl TestLab {
         )
     }
 
-    /// Reads the checking workload's output anew, from its begin: a killed coordinator has cut off who read it.
+    /// Reads the checking workload's output again from its begin: a killed coordinator has cut off the reader.
     ///
     /// # Errors
     /// If the command cannot be started.
@@ -303,7 +303,7 @@ impl TestLab {
         check.end(LIMIT).map_err(|error| error.context(self.logs()))
     }
 
-    /// The lab's daemons and instances' processes whose command line `wanted` likes.
+    /// The processes of the lab's daemons and instances with a command line that `wanted` accepts.
     pub fn find(&self, wanted: impl Fn(&[&str]) -> bool) -> Vec<Identity> {
         let id = Record::read(&Layout::of(&self.name)).map(|record| record.id);
         let marks = Marks::new(id.as_deref(), std::iter::empty());
@@ -363,7 +363,7 @@ pub fn outcome(moving: &mut Client) -> Result<Outcome> {
     report(moving).map(|report| report.outcome)
 }
 
-/// The same, with all that is told of the move.
+/// The same, with everything that is reported about the move.
 ///
 /// # Errors
 /// As [`follow_to`].

@@ -1,4 +1,4 @@
-//! Programs whose instances move alternately while they work.
+//! Programs that work while their instances move alternately.
 
 use std::fs;
 use std::thread;
@@ -20,13 +20,13 @@ const ADDRESS: &str = "ADDRESS";
 /// Placeholder for the amount of work in a command.
 const WORK: &str = "WORK";
 
-/// What stands in a command for what [`ucx::without_mpi`] says.
+/// The placeholder in a command for the result of [`ucx::without_mpi`].
 const WITHOUT_MPI: &str = "WITHOUT_MPI";
 
 /// How often a program is given more work because it was done before all moves were.
 const ATTEMPTS: u32 = 4;
 
-/// How long a program may take for what is left after the last move.
+/// How long a program may take for the work that is left after the last move.
 pub const LIMIT: Duration = Duration::from_secs(100);
 
 /// A program that does an amount of work, and says by its end whether all went well.
@@ -34,14 +34,14 @@ pub const LIMIT: Duration = Duration::from_secs(100);
 pub struct Traveller {
     /// The side that is there first, if there are two.
     pub server: Option<Server>,
-    /// The only or the other side; `ADDRESS` in it stands for the server's, `WORK` for the amount of work, `WITHOUT_MPI` for
-    /// what UCX's benchmark must be told.
+    /// The only or the other side; `ADDRESS` in it stands for the server's, `WORK` for the amount of work,
+    /// `WITHOUT_MPI` for the options that UCX's benchmark needs.
     pub client: &'static [&'static str],
-    /// What both sides find in their environment besides.
+    /// Further environment variables of both sides.
     pub environment: &'static [(&'static str, &'static str)],
     /// The amount of work that outlasts the moves where moves take their usual time.
     pub work: u32,
-    /// What is in a line of the client's when all went well; nothing if it says so by its exit status alone.
+    /// A part of the client's output that shows success; empty if its exit status alone shows it.
     pub report: &'static str,
 }
 
@@ -82,7 +82,7 @@ impl Traveller {
         let client = client.end(LIMIT).and_then(Ended::success);
         let ends = self.server.is_some_and(|server| server.ends);
         let served = server.filter(|_| ends).map(|(server, _)| {
-            // A server whose client failed may wait for ever.
+            // A server may wait for ever after its client has failed.
             let limit = if client.is_ok() { LIMIT } else { Duration::ZERO };
             server.end(limit).and_then(Ended::success)
         });
@@ -126,7 +126,7 @@ fn wait_until_it_works(lab: &TestLab, command: &[String], run: &mut Program) -> 
     Ok(())
 }
 
-/// What process `pid` has used for itself.
+/// The processor time that process `pid` itself has used.
 fn processor_time(pid: i32) -> Option<Duration> {
     const TICK: Duration = Duration::from_millis(10);
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -137,7 +137,7 @@ fn processor_time(pid: i32) -> Option<Duration> {
 /// Does `attempt`, which gets a number and an amount of work, until the work has lasted for longer than the moves.
 ///
 /// # Errors
-/// Those of an attempt, or if the work never lasts.
+/// The errors of an attempt, or if the work never lasts.
 pub fn with_enough(work: u32, mut attempt: impl FnMut(u32, u32) -> Result<bool>) -> Result<()> {
     for number in 0..ATTEMPTS {
         if attempt(number, work << number)? {
@@ -155,8 +155,8 @@ fn filled(command: &[&str], work: &str, address: &str) -> Vec<String> {
     words.map(|word| word.replace(WORK, work).replace(ADDRESS, address)).collect()
 }
 
-/// Moves `instances` ten times in turn, of which the first is on host `h2` and the others on `h1`: it goes away, the others
-/// come after it, it comes back, and so on. `false` if one of them ends before that.
+/// Moves `instances` ten times in turn. The first is on host `h2` and the others on `h1`: it goes away, the others come
+/// after it, it comes back, and so on. `false` if one of them ends before that.
 ///
 /// # Errors
 /// If one that runs does not arrive.

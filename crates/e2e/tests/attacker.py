@@ -74,7 +74,7 @@ def checksum(header):
 
 
 def changed(frame, source=None):
-    """The frame of IPv4 and UDP with a changed byte of what the datagram says, or from another address."""
+    """The frame of IPv4 and UDP with a changed byte of the datagram, or from another address."""
     frame = bytearray(frame)
     # IPv4 does without UDP's own, which may be left to a device that is not there.
     frame[40:42] = b"\0\0"
@@ -89,7 +89,7 @@ def changed(frame, source=None):
 
 
 def replay(device, port, file):
-    # What it sends itself it does not hear.
+    # It does not hear its own frames.
     listener = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ALL))
     listener.bind((device, ALL))
     listener.settimeout(0.2)

@@ -19,7 +19,7 @@ HOLE = 1 << 20
 def in_file(name, hole):
     file = os.open(name, os.O_RDWR | os.O_CREAT, 0o640)
     os.ftruncate(file, hole + ALL // 2)
-    # Who dumps it looks at its begin, which is no hole any more then.
+    # CRIU looks at its begin at the dump; it is no hole any more then.
     os.pwrite(file, b"begin", 0)
     return mmap.mmap(file, ALL // 2, offset=hole)
 

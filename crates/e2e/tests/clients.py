@@ -27,7 +27,7 @@ class Redis:
         self.stream = socket.create_connection((address, 6379)).makefile("rwb")
 
     def ask(self, *words):
-        """The first line of the reply, or what stands behind it if that is a length."""
+        """The first line of the reply, or the text behind it if that line is a length."""
         text = [b"*%d\r\n" % len(words)] + [b"$%d\r\n%b\r\n" % (len(word), word) for word in words]
         self.stream.write(b"".join(text))
         self.stream.flush()
@@ -64,7 +64,7 @@ def session(address, folder):
 
 
 def talk(ssh, enough):
-    """Sends numbered lines until it is enough, each of which is answered with its own number."""
+    """Sends numbered lines until it is enough. The answer to each is its own number."""
     lines = 0
     while not enough.is_set():
         numbers = range(lines, lines + LINES)

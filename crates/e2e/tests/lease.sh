@@ -1,5 +1,5 @@
 #!/bin/sh
-# What udhcpc calls with what it has got: takes the address, and nothing else.
+# udhcpc calls this with its lease: takes the address, and nothing else.
 if [ "$1" = bound ]; then
     # shellcheck disable=SC2154 # udhcpc sets them.
     ip address replace "$ip/$mask" dev "$interface"

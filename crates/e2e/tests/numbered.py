@@ -48,7 +48,7 @@ def receive(address, port, file):
 
 def send(address, port, flows, length, file):
     clients = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(flows)]
-    # What waits until the kernel knows the neighbour may be overtaken by what does not.
+    # Datagrams that wait until the kernel knows the neighbour may be overtaken by later ones.
     clients[0].settimeout(0.2)
     while True:
         clients[0].sendto(HELLO, (address, port))

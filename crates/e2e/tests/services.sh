@@ -6,7 +6,7 @@
 set -eu
 mkdir -p /run/sshd
 iperf3 --server --one-off --bind 0.0.0.0 >/dev/null &
-# -D: not in the background, -e: its log goes to standard error. Who may read the folder is the test's affair.
+# -D: not in the background, -e: its log goes to standard error. The test sets the permissions of the folder.
 /usr/sbin/sshd -D -e -f /dev/null -h "$1/host_key" -o AddressFamily=inet -o UsePAM=yes -o StrictModes=no \
     -o AuthorizedKeysFile="$1/client_key.pub" &
 redis-server --bind 0.0.0.0 --protected-mode no --dir /tmp >/dev/null &

@@ -17,7 +17,7 @@ def block(number):
 
 
 def receive(connection, length):
-    """So many bytes, fewer at the end; a call that a move interrupts returns with what it has."""
+    """So many bytes, fewer at the end; a call that a move interrupts returns the bytes so far."""
     received = b""
     while len(received) < length and (more := connection.recv(length - len(received))):
         received += more

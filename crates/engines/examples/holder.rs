@@ -25,6 +25,7 @@ fn main() {
         folder,
         libraries: None,
         hosts: None,
+        devices: None,
     });
     let config = Config { containers, ..config };
     let engine = ProcessEngine::new(config).expect("an engine");

@@ -14,7 +14,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-const FOLDER: &str = "/dev/infiniband";
+/// The directory of device files of RDMA devices.
+pub const FOLDER: &str = "/dev/infiniband";
 
 /// The name of the device and its file, which no kernel driver uses.
 pub const NAME: &str = "transhume0";

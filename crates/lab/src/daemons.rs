@@ -40,7 +40,7 @@ pub fn make_keys(layout: &Layout, record: &Record) -> Result<()> {
 /// Starts the daemon at `place`, with additional `options`, detached from the caller's terminal and session.
 ///
 /// # Errors
-/// [`Error::AlreadyRunning`], and those of starting a process and of writing its files.
+/// [`Error::AlreadyRunning`], and the errors of starting a process and of writing its files.
 pub fn start(layout: &Layout, record: &Record, place: Place, options: &[&str]) -> Result<Identity> {
     if running(layout, place).is_some() {
         return Err(Error::AlreadyRunning(describe(place)));

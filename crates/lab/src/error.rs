@@ -18,7 +18,7 @@ pub enum Error {
     /// An invalid number of hosts.
     #[error("a lab has 1 to {max} hosts, not {0}", max = crate::layout::MAX_HOSTS)]
     BadSize(u64),
-    /// There is no such lab.
+    /// No lab has that name.
     #[error("no lab `{name}` exists: start it with `transhume lab up --lab {name}`")]
     NoSuchLab {
         /// The name asked for.
@@ -79,7 +79,7 @@ pub enum Error {
     Tool {
         /// The command line.
         command: String,
-        /// What it wrote to standard error.
+        /// The tool's standard error.
         output: String,
     },
     /// A daemon ended or did not become ready.
@@ -87,7 +87,7 @@ pub enum Error {
     Daemon {
         /// Which daemon.
         what: String,
-        /// What it did or did not do.
+        /// The daemon's fault.
         problem: String,
         /// Its log.
         log: PathBuf,
@@ -112,14 +112,14 @@ pub enum Error {
     /// A file operation failed.
     #[error("{what}")]
     Io {
-        /// What was done to which file.
+        /// The operation and its file.
         what: String,
         /// Why it failed.
         source: io::Error,
     },
 }
 
-/// Says what was being done when an I/O operation failed.
+/// Names the failed I/O operation.
 pub(crate) trait Doing<T> {
     /// Wraps the error, described by `what`.
     fn doing(self, what: impl FnOnce() -> String) -> Result<T, Error>;

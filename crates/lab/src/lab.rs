@@ -65,8 +65,8 @@ impl Lab {
     /// failure, the partial lab is removed.
     ///
     /// # Errors
-    /// [`Error::NotRoot`], [`Error::BadSize`], [`Error::AlreadyUp`], [`Error::Daemon`], and those
-    /// of [`network::make`].
+    /// [`Error::NotRoot`], [`Error::BadSize`], [`Error::AlreadyUp`], [`Error::Daemon`], and the errors of
+    /// [`network::make`].
     pub fn up(spec: &Spec) -> Result<Self> {
         Self::up_telling(spec, &|_| {})
     }
@@ -110,7 +110,7 @@ impl Lab {
     /// mounts and files. A lab that does not exist is not an error.
     ///
     /// # Errors
-    /// [`Error::NotRoot`], [`Error::Busy`], and those of [`sweep::sweep`].
+    /// [`Error::NotRoot`], [`Error::Busy`], and the errors of [`sweep::sweep`].
     pub fn down(name: &LabName) -> Result<()> {
         require_root()?;
         let layout = Layout::of(name);
@@ -157,7 +157,7 @@ impl Lab {
     /// The state of the lab.
     ///
     /// # Errors
-    /// Those of [`partition::cuts`].
+    /// The errors of [`partition::cuts`].
     pub fn status(&self) -> Result<Status> {
         let registered = registered(&self.layout.socket());
         let cuts = partition::cuts(&self.layout)?;
@@ -191,7 +191,7 @@ impl Lab {
     /// Drops all packets between `one` and `other`, including instances' traffic.
     ///
     /// # Errors
-    /// [`Error::NoSuchHost`], [`Error::SamePlace`], and those of [`partition::cut`].
+    /// [`Error::NoSuchHost`], [`Error::SamePlace`], and the errors of [`partition::cut`].
     pub fn cut(&self, one: Place, other: Place) -> Result<()> {
         partition::cut(&self.layout, self.cut_between(one, other)?)
     }
@@ -207,7 +207,7 @@ impl Lab {
     /// Heals all partitions.
     ///
     /// # Errors
-    /// Those of [`partition::heal_all`].
+    /// The errors of [`partition::heal_all`].
     pub fn heal_all(&self) -> Result<()> {
         partition::heal_all(&self.layout)
     }
@@ -261,7 +261,7 @@ impl Lab {
         Ok(lab)
     }
 
-    /// The hosts whose node runs and is not cut from the coordinator.
+    /// The hosts with a running node that is not cut from the coordinator.
     fn reachable(&self) -> Result<Vec<Host>> {
         let cuts = partition::cuts(&self.layout)?;
         let is_cut = |host| Cut::between(Place::Coordinator, host).is_ok_and(|cut| cuts.contains(&cut));

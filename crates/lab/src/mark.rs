@@ -7,8 +7,8 @@ use std::path::Path;
 
 use crate::process::{self, Identity};
 
-/// Every daemon of a lab, and each command of `lab exec`, has this variable in its environment; its value is the lab's id.
-/// The first process of an instance, whose environment is the user's, has it among its arguments instead; the
+/// Every daemon of a lab, and each command of `lab exec`, has this variable in its environment; its value is the lab's
+/// id. The first process of an instance has the user's environment; it has the mark among its arguments instead; the
 /// instance ends with it.
 pub const VARIABLE: &str = "TRANSHUME_LAB_ID";
 

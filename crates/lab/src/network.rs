@@ -12,7 +12,7 @@ use crate::{Place, Result, partition};
 /// Creates the switch, then a namespace for each place, connected to the switch and with its address.
 ///
 /// # Errors
-/// Those of [`crate::tool::Tool::run`]. Resources created before the failure stay.
+/// The errors of [`crate::tool::Tool::run`]. Resources created before the failure stay.
 pub fn make(layout: &Layout, record: &Record) -> Result<()> {
     let ip = IP.of_lab(&record.id);
     make_switch(ip, &layout.switch())?;
@@ -25,7 +25,7 @@ pub fn make(layout: &Layout, record: &Record) -> Result<()> {
 /// Deletes every named namespace of the lab. A namespace lives on while processes are in it.
 ///
 /// # Errors
-/// Those of [`crate::tool::Tool::run`].
+/// The errors of [`crate::tool::Tool::run`].
 pub fn remove(layout: &Layout) -> Result<()> {
     namespaces(layout).iter().try_for_each(|name| IP.run(&["netns", "delete", name]).map(drop))
 }

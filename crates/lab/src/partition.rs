@@ -57,7 +57,7 @@ pub(crate) fn prepare(layout: &Layout, lab_id: &str) -> Result<()> {
 /// Separates two places. It is idempotent.
 ///
 /// # Errors
-/// Those of [`crate::tool::Tool::run`].
+/// The errors of [`crate::tool::Tool::run`].
 pub fn cut(layout: &Layout, cut: Cut) -> Result<()> {
     nft(layout, &format!("add element bridge {TABLE} {SET} {}\n", cut.elements())).map(drop)
 }
@@ -65,7 +65,7 @@ pub fn cut(layout: &Layout, cut: Cut) -> Result<()> {
 /// Heals a partition. It is idempotent.
 ///
 /// # Errors
-/// Those of [`crate::tool::Tool::run`].
+/// The errors of [`crate::tool::Tool::run`].
 pub fn heal(layout: &Layout, cut: Cut) -> Result<()> {
     if !cuts(layout)?.contains(&cut) {
         return Ok(());
@@ -76,7 +76,7 @@ pub fn heal(layout: &Layout, cut: Cut) -> Result<()> {
 /// Heals all partitions.
 ///
 /// # Errors
-/// Those of [`crate::tool::Tool::run`].
+/// The errors of [`crate::tool::Tool::run`].
 pub fn heal_all(layout: &Layout) -> Result<()> {
     nft(layout, &format!("flush set bridge {TABLE} {SET}\n")).map(drop)
 }
@@ -84,7 +84,7 @@ pub fn heal_all(layout: &Layout) -> Result<()> {
 /// The present partitions.
 ///
 /// # Errors
-/// Those of [`crate::tool::Tool::run`].
+/// The errors of [`crate::tool::Tool::run`].
 pub fn cuts(layout: &Layout) -> Result<BTreeSet<Cut>> {
     let listing = in_switch(NSENTER, layout, &["-j", "list", "set", "bridge", TABLE, SET], "")?;
     Ok(parse(&listing).unwrap_or_default())

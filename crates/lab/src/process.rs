@@ -62,7 +62,7 @@ impl Handle {
     }
 }
 
-/// Waits until all `processes` have ended, and returns those that have not by `deadline`.
+/// Waits until all `processes` have ended, and returns the ones that still run at `deadline`.
 #[must_use]
 pub fn wait_for_end(mut processes: Vec<Handle>, deadline: Instant) -> Vec<Handle> {
     while let Some(first) = processes.first() {
@@ -89,8 +89,8 @@ pub fn file(pid: i32, name: &str) -> PathBuf {
     Path::new("/proc").join(pid.to_string()).join(name)
 }
 
-/// The start time in the text of `/proc/PID/stat`, whose second field may contain any characters; `None`
-/// for a process that has ended.
+/// The start time in the text of `/proc/PID/stat`. Its second field may contain any characters. `None` for a
+/// process that has ended.
 fn start_time(stat: &str) -> Option<u64> {
     let (_, after_name) = stat.rsplit_once(')')?;
     let mut fields = after_name.split_ascii_whitespace();

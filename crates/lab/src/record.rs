@@ -32,7 +32,7 @@ impl Record {
     /// A record with a unique id.
     ///
     /// # Errors
-    /// Those of reading the kernel's random numbers.
+    /// The errors of reading the kernel's random numbers.
     pub fn new(hosts: u16, program: &Path) -> Result<Self> {
         let source = "/proc/sys/kernel/random/uuid";
         let id = fs::read_to_string(source).doing(|| format!("cannot read {source}"))?;
@@ -48,7 +48,7 @@ impl Record {
     /// Writes the record.
     ///
     /// # Errors
-    /// Those of writing a file.
+    /// The errors of writing a file.
     pub fn write(&self, layout: &Layout) -> Result<()> {
         write_json(&layout.record(), self)
     }
@@ -57,7 +57,7 @@ impl Record {
 /// Writes `value` atomically: readers see either the old or the new file.
 ///
 /// # Errors
-/// Those of writing and renaming a file.
+/// The errors of writing and renaming a file.
 pub fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
     let new = private::fresh_for(path);
     let text = serde_json::to_vec(value).map_err(std::io::Error::from);

@@ -19,7 +19,7 @@ const TURN_INTERVAL: Duration = Duration::from_millis(1);
 /// Creates `root`, a lab's directory, which other users cannot open.
 ///
 /// # Errors
-/// [`ErrorKind::AlreadyExists`] if it exists, and those of creating directories and of locking.
+/// [`ErrorKind::AlreadyExists`] if it exists, and the errors of creating directories and of locking.
 pub fn add(root: &Path) -> io::Result<()> {
     let _turn = turn()?;
     fs::create_dir_all(RUN)?;
@@ -30,7 +30,7 @@ pub fn add(root: &Path) -> io::Result<()> {
 /// files there.
 ///
 /// # Errors
-/// Those of locking.
+/// The errors of locking.
 pub fn remove_if_empty() -> io::Result<()> {
     {
         let _turn = turn()?;

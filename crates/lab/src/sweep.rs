@@ -17,11 +17,11 @@ use crate::{Error, Result, network, run_folder};
 /// Time limit for killed processes to end: they may be writing large image files.
 const END_LIMIT: Duration = Duration::from_secs(30);
 
-/// Kills the lab's processes, then removes its namespaces, mounts, cgroups and files. None of them need
-/// exist.
+/// Kills the lab's processes, then removes its namespaces, mounts, cgroups and files. Any of them may be
+/// missing.
 ///
 /// # Errors
-/// [`Error::WillNotEnd`], and those of removing namespaces, mounts, cgroups and files.
+/// [`Error::WillNotEnd`], and the errors of removing namespaces, mounts, cgroups and files.
 pub fn sweep(layout: &Layout) -> Result<()> {
     end_processes(layout)?;
     network::remove(layout)?;
@@ -30,7 +30,7 @@ pub fn sweep(layout: &Layout) -> Result<()> {
     remove_files(layout)
 }
 
-/// Criteria for the lab's processes, as far as the lab was created.
+/// Criteria for the lab's processes. Missing parts of a lab give no criteria.
 pub fn marks(layout: &Layout) -> Marks {
     let record = Record::read(layout);
     let namespaces = network::namespaces(layout);

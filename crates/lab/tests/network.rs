@@ -1,4 +1,4 @@
-//! The lab's network by itself, without daemons: what reaches what, and what is left.
+//! The lab's network by itself, without daemons: which hosts reach each other, and that nothing is left.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -32,12 +32,12 @@ impl Bare {
         record.write(&layout).unwrap();
         network::make(&layout, &record).unwrap();
         assert!(matches!(Lab::open(&name), Err(Error::Incomplete { .. })));
-        // A lab is complete when each of its daemons was started once, whatever became of them.
+        // A lab is complete when each of its daemons was started once, even if a daemon has ended since.
         Place::all(2).for_each(|place| fs::write(layout.pid_file(place), "").unwrap());
         Some(Self { name, layout })
     }
 
-    /// Whether a connection to a port where nobody listens is refused, rather than never answered.
+    /// Whether a connection to a port without a listener is refused, rather than never answered.
     fn reaches(&self, from: Place, to: Place) -> bool {
         let connect = format!("exec 2>&1; true < /dev/tcp/{}/9", address(to));
         let mut command = self.command(from, "timeout");
@@ -60,7 +60,7 @@ fn place(name: &str) -> Place {
     name.parse().unwrap()
 }
 
-/// What a lab could leave behind, as far as it has this lab's name.
+/// Everything with this lab's name that the lab could leave behind.
 fn leftovers(name: &str) -> BTreeSet<String> {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     let netns = fs::read_dir("/run/netns").into_iter().flatten().flatten();

@@ -110,7 +110,7 @@ mod tests {
     fn pages() -> u64 {
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a fresh mapping, whose pages get other rights.
+        // SAFETY: the pages of a fresh mapping get other rights.
         unsafe {
             let start = libc::mmap(std::ptr::null_mut(), 5 * PAGE, rights, flags, -1, 0);
             assert_ne!(start, libc::MAP_FAILED);

@@ -101,8 +101,8 @@ impl Arming {
         self.quiet >= DROWSY
     }
 
-    /// True if the thread is to be armed. `by_link`: a link has woken the thread; `did_work`: it
-    /// found work there.
+    /// True if the thread should be armed. `by_link`: a link has woken the thread; `did_work`: it found work
+    /// there.
     pub(crate) fn judge(&mut self, armed: bool, now: Polls, by_link: bool, did_work: bool) -> bool {
         let spins = self.spins(now);
         let has_polled = self.has_polled(now);

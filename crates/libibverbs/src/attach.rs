@@ -53,7 +53,7 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// Why there is no connection to the node.
+    /// The cause of the missing connection to the node.
     fn of_connection(error: io::Error) -> Self {
         match error.raw_os_error() {
             Some(libc::EMFILE | libc::ENFILE) => Self::Local(error),
@@ -143,7 +143,7 @@ pub(crate) fn attach() -> Result<&'static Process, Refusal> {
     // SAFETY: it is freed below alone, where no thread knows of it.
     let shared = unsafe { &*process };
     if let Err(error) = runtime::start(Runtime::new(shared, socket)) {
-        // SAFETY: the pointer came from `Box`, and what knew of it has gone with the thread that was not started.
+        // SAFETY: the pointer came from `Box`, and all its users have gone with the thread that was not started.
         drop(unsafe { Box::from_raw(process) });
         return Err(Refusal::Local(error));
     }

@@ -235,9 +235,9 @@ fn this_thread() -> usize {
 
 /// Holds the lock for its owner.
 ///
-/// Separate from [`Guard`], which stores in a byte how it is held. If that were moved in words, the load of the word would wait until all
-/// earlier stores have left the processor, also those to a ring whose lines the neighbour has: a quarter of
-/// a microsecond for each message.
+/// Separate from [`Guard`], which stores in a byte how the lock is held. If that were moved in words, the load of the
+/// word would wait until all earlier stores have left the processor, also those to a ring whose lines the neighbour
+/// has: a quarter of a microsecond for each message.
 pub(crate) struct OwnerGuard<'a, T> {
     lock: &'a BiasedLock<T>,
     seat: &'static Seat,

@@ -62,8 +62,8 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
     }))
 }
 
-/// The next event of the program's. A forked child, which shares the descriptor with its parent, does not take from that what is to wake
-/// the parent.
+/// The next event of the program's. A forked child, which shares the descriptor with its parent, does not take the
+/// parent's wake-ups.
 pub(crate) fn next<T: 'static>(
     process: &Process,
     events: &Arc<EventQueue<T>>,

@@ -118,7 +118,7 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
     errno::object(|| process.ok_or(Errno(libc::ENODEV)).and_then(|process| Context::open(process, device)))
 }
 
-/// Closes the device; what the program left behind is released, as the kernel would.
+/// Closes the device; releases the objects that the program left behind, as the kernel would.
 pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     // SAFETY: the contract of verbs.
     let opened = unsafe { Context::of(context) };

@@ -1,10 +1,11 @@
 //! Detects that other threads want the processor on which a program polls.
 //!
-//! There is no hardware that does a peer's part, so a program that polls in a loop may keep its own peer, or the peer's thread, from the
-//! processor. A program that was interrupted for long during empty polls is taken to share its processor; from then
-//! on, for a multiple of that time, it sleeps a moment between rounds of empty polls; other threads that run seldom cost it little. It does
-//! not call `sched_yield`: on kernels that let a yielding thread forfeit its time (6.18), thousands of yields a second
-//! unsettle the sharing of time among groups, and processes unrelated to either end stood still for seconds.
+//! No hardware does a peer's part, so a program that polls in a loop may keep its own peer, or the peer's thread, from
+//! the processor. A program that was interrupted for long during empty polls is taken to share its processor; from then
+//! on, for a multiple of that time, it sleeps a moment between rounds of empty polls; other threads that run seldom
+//! cost it little. It does not call `sched_yield`: on kernels that let a yielding thread forfeit its time (6.18),
+//! thousands of yields a second unsettle the sharing of time among groups, and processes unrelated to either end stood
+//! still for seconds.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ const INTERRUPTED: Duration = Duration::from_millis(1);
 /// Others are taken to want the processor for so many times as long as they had it.
 const MEMORY: u32 = 4;
 
-/// But not for longer than this: what stopped the program may have been a move, or a debugger.
+/// But not for longer than this: a move or a debugger may have stopped the program.
 const LONGEST: Duration = Duration::from_millis(50);
 
 /// For how long after a long round the thread's own clock is read with each.
@@ -100,8 +101,8 @@ fn is_before(now: Duration, end: Duration, most: Duration) -> bool {
 mod tests {
     use super::*;
 
-    /// A round of empty polls, at the end of which the clock shows so many microseconds, and the thread's own `ran`. True
-    /// if a nap is due.
+    /// A round of empty polls. At its end the clock shows so many microseconds, and the thread's own `ran`. True if a
+    /// nap is due.
     fn round(crowding: &mut Crowding, clock: u64, ran: u64) -> bool {
         let own = OwnTime { thread: 1, ran: Duration::from_micros(ran) };
         let in_vain = |_: &u32| crowding.in_vain(|| Duration::from_micros(clock), || own);
@@ -111,9 +112,9 @@ mod tests {
     #[test]
     fn an_interrupted_poller_yields_for_a_multiple_of_the_interruption() {
         let mut crowding = Crowding::default();
-        assert!(!round(&mut crowding, 50_000, 0), "nobody knows when it began");
+        assert!(!round(&mut crowding, 50_000, 0), "the begin is unknown");
         assert!(!round(&mut crowding, 50_005, 5));
-        assert!(!round(&mut crowding, 53_000, 10), "nobody knows how long it ran");
+        assert!(!round(&mut crowding, 53_000, 10), "the running time is unknown");
         assert!(!round(&mut crowding, 53_005, 15));
         assert!(round(&mut crowding, 56_000, 20));
         let end = 56_000 + 2_990 * u64::from(MEMORY);
@@ -135,7 +136,7 @@ mod tests {
     fn computing_between_polls_is_not_an_interruption() {
         let mut crowding = Crowding::default();
         assert!((1..1000).all(|turn| !round(&mut crowding, turn * 2_000, turn * 1_950)));
-        assert!(round(&mut crowding, 2_003_000, 1_950_000), "somebody else ran");
+        assert!(round(&mut crowding, 2_003_000, 1_950_000), "another thread ran");
     }
 
     #[test]

@@ -52,7 +52,7 @@ impl Dm {
         Ok(unsafe { self.words.as_ptr().cast::<u8>().cast_mut().add(self.start + offset) })
     }
 
-    /// The same of what the program copies, which is whole words.
+    /// The same for the program's copies, which are whole words.
     ///
     /// # Errors
     /// `EINVAL` if they are not, or not all within.
@@ -63,7 +63,7 @@ impl Dm {
     }
 }
 
-/// Takes `length` bytes of what there is.
+/// Takes `length` bytes of the free memory.
 ///
 /// # Errors
 /// `ENOMEM` if there is not as much left.

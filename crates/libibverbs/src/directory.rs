@@ -45,7 +45,7 @@ pub(crate) struct Found {
     value: [u8; MAX_VALUE],
 }
 
-/// Called from the library's thread with the number of a request, 0 or an errno, and what was found.
+/// The library's thread calls it with the number of a request, 0 or an errno, and the found value.
 type OnAnswer = unsafe extern "C" fn(*mut c_void, u64, c_int, *const Found, usize);
 
 /// The receiver of the answers.
@@ -70,11 +70,11 @@ struct Inner {
     listener: Option<Listener>,
     /// By number.
     unanswered: BTreeMap<u64, Request>,
-    /// Numbers of those that are watches.
+    /// Numbers of watches.
     watches: BTreeSet<u64>,
-    /// Numbers of those that are still to be sent.
+    /// Numbers of unsent requests.
     waiting: VecDeque<u64>,
-    /// Numbers of those that were sent and are answered soon.
+    /// Numbers of sent requests that are answered soon.
     under_way: BTreeSet<u64>,
     /// Keys and values, and whether they are exclusive.
     published: BTreeMap<Published, bool>,
@@ -191,7 +191,7 @@ impl Directory {
         inner.listener.filter(|_| number < OWN)
     }
 
-    /// Says again what was published and what is unanswered: it may be forgotten, or never have arrived.
+    /// Repeats all publications and unanswered requests: the node may have forgotten them, or never got them.
     pub(crate) fn resend(&self) {
         let inner = &mut *lock(&self.0);
         inner.under_way.clear();
@@ -384,7 +384,7 @@ mod tests {
         assert_eq!(directory.take_outgoing(), [(*number, publish("a"))]);
         directory.answered(*number, &Answer::Full);
         directory.resend();
-        assert_eq!(directory.take_outgoing()[0].1, publish("a"), "what was published is not given up");
+        assert_eq!(directory.take_outgoing()[0].1, publish("a"), "a publication is not given up");
         directory.ask(3, Request::Withdraw { key: b"k".to_vec(), value: b"a".to_vec() });
         directory.answered(2, &Answer::Found(Vec::new()));
         directory.resend();
@@ -432,8 +432,12 @@ mod tests {
         directory.ask(2, publish("b"));
         fill(&directory, &Request::Look { key: b"k".to_vec() });
         assert_eq!(directory.ask(3, withdraw("a")), 0);
-        assert_eq!(directory.ask(4, withdraw("b")), 0, "what is not answered yet is taken back as well");
-        assert_eq!(directory.ask(5, withdraw("c")), libc::EAGAIN, "what never was takes no room");
+        assert_eq!(directory.ask(4, withdraw("b")), 0, "an unanswered publication is withdrawn as well");
+        assert_eq!(
+            directory.ask(5, withdraw("c")),
+            libc::EAGAIN,
+            "a withdrawal without a publication takes no room"
+        );
         directory.resend();
         let is_published = |request: &Request| matches!(request, Request::Publish { .. });
         assert!(!directory.take_outgoing().iter().any(|(_, request)| is_published(request)));

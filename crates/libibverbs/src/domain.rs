@@ -23,7 +23,7 @@ pub(crate) struct Pd {
 
 starts_with!(Pd, ibv_pd);
 
-/// The domains of which a parent domain is made.
+/// The domains of a parent domain.
 struct Parts {
     pd: *mut ibv_pd,
     /// May be NULL.

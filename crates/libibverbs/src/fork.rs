@@ -75,7 +75,7 @@ fn leave(process: &Process) -> Option<RawFd> {
 }
 
 fn close(fd: RawFd) {
-    // SAFETY: the descriptor is the child's copy; whatever owns it is not used again.
+    // SAFETY: the descriptor is the child's copy; its former owner is not used again.
     unsafe { libc::close(fd) };
 }
 

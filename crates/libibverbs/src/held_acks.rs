@@ -17,7 +17,7 @@ const PROBE: u32 = 64;
 pub(crate) struct HeldAcks {
     /// [`softhca::Device::acks_sent`] when some were left to the program.
     left: Option<u64>,
-    /// The program has sent those that were left to it last.
+    /// The program has sent the acknowledgements that were left to it last.
     is_quick: bool,
     /// Wake-ups by links.
     wakes: u32,

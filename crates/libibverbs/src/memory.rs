@@ -102,7 +102,7 @@ pub(crate) fn check_mapped(addr: *mut c_void, length: usize, access: Access) -> 
     let end = end.filter(|_| length > 0).ok_or(Errno::INVALID)?;
     let writes = access.contains(Access::LOCAL_WRITE);
     let advice = if writes { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
-    // SAFETY: no memory is changed; what is not mapped is an error, and nothing else is done.
+    // SAFETY: no memory is changed; an address that is not mapped is an error, and nothing else is done.
     let is_mapped = unsafe { libc::msync(start as *mut c_void, end - start, libc::MS_ASYNC) } == 0;
     // The first and the last page tell of themselves, and most regions have no others.
     let may_be_used = [start, end - PAGE].into_iter().all(|page| can_populate(page, advice))
@@ -137,7 +137,7 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     }))
 }
 
-/// Not supported: there is no device memory to share.
+/// Not supported: the device has no memory to share.
 pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
     _pd: *mut ibv_pd,
     _offset: u64,

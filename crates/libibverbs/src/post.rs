@@ -38,7 +38,7 @@ pub(crate) unsafe extern "C" fn post_send(
 /// not posted.
 ///
 /// # Safety
-/// `next` is NULL or a live list, whose arrays are as long as it says.
+/// `next` is NULL or a live list. Its arrays have the lengths in the list.
 #[inline(always)]
 unsafe fn post_locked(state: &mut State, qp: &Qp, next: &mut *mut ibv_send_wr) -> Result<(), Errno> {
     // SAFETY: the caller's promise is passed on.
@@ -58,7 +58,7 @@ unsafe fn post_locked(state: &mut State, qp: &Qp, next: &mut *mut ibv_send_wr) -
 /// They cost the program little more than their instructions: some 150 here instead of the 240 of [`post_sends`].
 ///
 /// # Safety
-/// `next` is NULL or a live list, whose arrays are as long as it says.
+/// `next` is NULL or a live list. Its arrays have the lengths in the list.
 #[inline(always)]
 unsafe fn write_plainly(device: &mut Device, qp: &Qp, next: &mut *mut ibv_send_wr) {
     // SAFETY: the caller's promise.
@@ -100,7 +100,7 @@ unsafe fn piece(wr: &ibv_send_wr) -> &[Sge] {
     slice::from_ref(unsafe { &*wr.sg_list.cast::<Sge>() })
 }
 
-/// Rings the doorbell if anything waits for it, and passes on what posting has brought about.
+/// Rings the doorbell if anything waits for it, and passes on the effects of posting.
 #[inline(always)]
 pub(crate) fn ring(qp: &Qp, state: &mut State, queued: bool) {
     /// The weight of a post that drives the link as well, and takes so much longer than a poll.
@@ -118,7 +118,7 @@ pub(crate) fn ring(qp: &Qp, state: &mut State, queued: bool) {
 /// doorbell.
 ///
 /// # Safety
-/// `next` is NULL or a live list, whose arrays are as long as it says.
+/// `next` is NULL or a live list. Its arrays have the lengths in the list.
 #[inline(always)]
 unsafe fn post_sends(device: &mut Device, qp: &Qp, next: &mut *mut ibv_send_wr) -> (bool, Result<(), Errno>) {
     let mut queued = false;
@@ -286,7 +286,7 @@ pub(crate) unsafe fn elements<'a>(list: *const ibv_sge, count: c_int) -> Result<
 /// Posts each request of a list until one is refused, which is then left in `next`.
 ///
 /// # Safety
-/// `next` is NULL or a live list, whose arrays are as long as it says.
+/// `next` is NULL or a live list. Its arrays have the lengths in the list.
 #[inline(always)]
 unsafe fn post_each(
     next: &mut *mut ibv_recv_wr,
@@ -323,7 +323,7 @@ pub(crate) unsafe extern "C" fn post_recv(
 /// not posted.
 ///
 /// # Safety
-/// `next` is NULL or a live list, whose arrays are as long as it says.
+/// `next` is NULL or a live list. Its arrays have the lengths in the list.
 #[inline(always)]
 unsafe fn post_recv_locked(state: &mut State, qp: &Qp, next: &mut *mut ibv_recv_wr) -> Result<(), Errno> {
     // SAFETY: the caller's promise is passed on.

@@ -42,7 +42,8 @@ pub(crate) struct Objects {
 }
 
 impl Objects {
-    /// One opener of `handle` has destroyed `qp`. False if it was the only one: then the queue pair itself is to be destroyed.
+    /// One opener of `handle` has destroyed `qp`. False if it was the only one: the caller then destroys the queue pair
+    /// itself.
     pub(crate) fn forget_opening(&mut self, handle: softhca::Qp, qp: *mut ibv_qp) -> bool {
         let Some(others) = self.opened_again.get_mut(&handle) else { return false };
         match others.iter().position(|Held(other)| *other == qp) {
@@ -181,7 +182,7 @@ impl Process {
     /// Runs `work` under the lock, and delivers the events that came of it.
     ///
     /// # Errors
-    /// `EIO` in a forked child; otherwise those of `work`.
+    /// `EIO` in a forked child; otherwise the errors of `work`.
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut State) -> Result<R, Errno>) -> Result<R, Errno> {
         let _whole = Uncancelled::new();
         self.locked(|state| {
@@ -194,7 +195,7 @@ impl Process {
     /// Runs `work` under the lock, for the program. Callers that change more than memory call [`Self::attend`] at the end.
     ///
     /// # Errors
-    /// `EIO` in a forked child; otherwise those of `work`.
+    /// `EIO` in a forked child; otherwise the errors of `work`.
     #[inline]
     pub(crate) fn locked<R>(&self, work: impl FnOnce(&mut State) -> Result<R, Errno>) -> Result<R, Errno> {
         match self.state.lock_as_owner() {
@@ -209,7 +210,7 @@ impl Process {
         self.state.lock_as_owner()
     }
 
-    /// Passes on what a call of the program has brought about.
+    /// Passes on the effects of a call of the program.
     #[inline]
     pub(crate) fn attend(&self, state: &mut State) {
         self.deliver(state);
@@ -219,7 +220,7 @@ impl Process {
     /// As [`Self::locked`], for a thread that does not own the lock; the library's thread goes first if it can.
     ///
     /// # Errors
-    /// `EIO` in a forked child, where no thread owns it; otherwise those of `work`.
+    /// `EIO` in a forked child, where no thread owns it; otherwise the errors of `work`.
     #[cold]
     #[inline(never)]
     pub(crate) fn locked_after_yield<R>(
@@ -280,7 +281,7 @@ impl Process {
         self.state.claim().enter()
     }
 
-    /// Passes on what the device has to say.
+    /// Passes on the device's output.
     #[inline]
     pub(crate) fn deliver(&self, state: &mut State) {
         if state.device.has_news() {
@@ -327,8 +328,8 @@ const LAST_DATAGRAMS: Duration = Duration::from_secs(1);
 /// How long for the lock: the thread that ends may hold it itself.
 const LAST_LOCK: Duration = Duration::from_millis(100);
 
-/// Sends what would go with the process: acknowledgements that peers wait for, and datagrams, which the program takes
-/// for sent.
+/// Sends data that would be lost with the process: acknowledgements that peers wait for, and datagrams that the
+/// program takes for sent.
 extern "C" fn flush_at_exit() {
     let process = Process::current().filter(|process| !process.forked.load(Ordering::Relaxed));
     let Some(process) = process else { return };

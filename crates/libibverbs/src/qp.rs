@@ -67,7 +67,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     })
 }
 
-/// In what a QP is made.
+/// The context and domain of a QP.
 #[derive(Clone, Copy)]
 enum Place {
     Pd(*mut ibv_pd),
@@ -96,7 +96,7 @@ impl Place {
     }
 }
 
-/// Whether an extended QP is asked for; `Err` for what the device lacks.
+/// Whether an extended QP is requested; `Err` for a feature that the device lacks.
 fn wants_extended(init: &ibv_qp_init_attr_ex) -> Result<bool, Errno> {
     const KNOWN: u32 = IBV_QP_INIT_ATTR_PD
         | IBV_QP_INIT_ATTR_XRCD
@@ -251,7 +251,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp
     }))
 }
 
-/// All attributes, whatever `mask` asks for.
+/// All attributes, regardless of `mask`.
 pub(crate) unsafe extern "C" fn ibv_query_qp(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_attr,
@@ -368,7 +368,7 @@ pub(crate) unsafe extern "C" fn ibv_query_ece(_qp: *mut ibv_qp, ece: *mut ibv_ec
     0
 }
 
-/// Agrees upon nothing of what is proposed.
+/// Agrees upon none of the proposals.
 pub(crate) unsafe extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     // SAFETY: the contract of verbs: `ece` can be read and written.
     unsafe {

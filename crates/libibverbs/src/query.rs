@@ -169,7 +169,7 @@ fn port_attr(process: &Process) -> ibv_port_attr {
     attr
 }
 
-/// Fills `size` bytes: what is known, then zeroes for what newer programs know in addition.
+/// Fills `size` bytes: the known part, then zeroes for the fields of newer programs.
 ///
 /// # Safety
 /// `size` bytes at `to` can be written.

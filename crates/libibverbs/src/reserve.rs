@@ -24,7 +24,7 @@ impl Reserve {
     /// The one that is there, or a new one.
     ///
     /// # Errors
-    /// Those of `socket`.
+    /// The errors of `socket`.
     pub(crate) fn take(&self) -> io::Result<OwnedFd> {
         self.kept().map_or_else(seqpacket::unconnected, Ok)
     }

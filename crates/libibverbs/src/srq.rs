@@ -76,7 +76,7 @@ unsafe fn create(
     })
 }
 
-/// Basic SRQs, and those of extended reliable connections. Tag matching is not supported.
+/// Basic SRQs, and SRQs of extended reliable connections. Tag matching is not supported.
 pub(crate) unsafe extern "C" fn create_srq_ex(
     context: *mut ibv_context,
     init: *mut ibv_srq_init_attr_ex,

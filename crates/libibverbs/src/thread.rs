@@ -106,7 +106,7 @@ unsafe extern "C" fn run(runtime: *mut Runtime) {
 /// a wake-up then does not wait for the end of the slice of a program that polls memory. Kernels
 /// before 6.12 do not support it; only time is lost.
 fn prefer_short_slices() {
-    /// `struct sched_attr` as far as it was first defined.
+    /// The first version of `struct sched_attr`.
     #[repr(C)]
     #[derive(Default)]
     struct Attributes {
@@ -164,7 +164,7 @@ impl Runtime {
         }
     }
 
-    /// Does what there is to do, and sleeps until there is more.
+    /// Does all pending work, and sleeps until there is more.
     fn turn(&mut self) {
         let process = self.process;
         let mut state = process.lock_with_priority();
@@ -189,7 +189,7 @@ impl Runtime {
 
     /// Attends to the node now and then while there is no sleep: links that never rest must not keep a move waiting.
     fn read_node_messages(&mut self) {
-        /// Rounds, each of which moves up to half a megabyte.
+        /// Rounds. Each moves up to half a megabyte.
         const SELDOM: u32 = 16;
         self.restless = self.restless.wrapping_add(1);
         if self.restless.is_multiple_of(SELDOM) {
@@ -317,7 +317,8 @@ impl Runtime {
         // program's thread closed meanwhile makes at worst a spurious wake-up.
         let ready = unsafe { libc::ppoll(entries.as_mut_ptr(), count, timeout, ptr::null()) };
         if ready == -1 && io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL) {
-            // The program may have fewer descriptors than it has (RLIMIT_NOFILE): all is looked at now and then.
+            // The program may be allowed fewer descriptors than it has (RLIMIT_NOFILE): all links are polled now
+            // and then.
             thread::sleep(TICK);
             self.process.wake.clear();
             let has_word = |socket| attach::readable_within(socket, 0);
@@ -359,7 +360,7 @@ impl Runtime {
         }
     }
 
-    /// Tells the node what the program has for the directory.
+    /// Sends the program's directory messages to the node.
     fn ask_directory(&mut self) {
         let Node::Attached(socket) = &self.node else { return };
         for (number, request) in self.process.directory.take_outgoing() {
@@ -483,7 +484,7 @@ impl Runtime {
             active_peers: suspended.active_peers,
         };
         if let Node::Attached(socket) = &self.node {
-            // A node that is gone learns from the closed socket what it would learn from the message.
+            // The closed socket tells a node that has gone the same as the message.
             let _ = say(socket, &message);
         }
         self.hang_up(Node::Suspended);

@@ -132,8 +132,8 @@ impl Batch {
     }
 }
 
-/// `qp` with the functions for what a QP of `kind` does. Others stay NULL, as in every provider: a program asks for
-/// operations when it creates the QP, and is refused there.
+/// `qp` with the functions for the operations of a QP of `kind`. Others stay NULL, as in every provider: a program
+/// asks for operations when it creates the QP, and is refused there.
 pub(crate) fn extended(mut qp: ibv_qp_ex, kind: QpKind) -> ibv_qp_ex {
     if kind == QpKind::XrcSend {
         qp.wr_set_xrc_srqn = Some(set_xrc_srqn);

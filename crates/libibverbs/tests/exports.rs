@@ -1,4 +1,4 @@
-//! The built library's symbols: those of the list, and all that Debian's releases have, under their version nodes.
+//! The built library's symbols: the listed ones, and all those of Debian's releases, under their version nodes.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;

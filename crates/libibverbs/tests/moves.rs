@@ -77,7 +77,7 @@ fn wait_for_listener(instance: &LocalInstance) {
             return;
         }
     }
-    panic!("nobody listens");
+    panic!("no process listens");
 }
 
 /// How long a program may take to start, on a busy machine.

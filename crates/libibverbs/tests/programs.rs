@@ -18,7 +18,8 @@ fn compile(name: &str) -> PathBuf {
     program
 }
 
-/// What runs it with our library, for a minute at most: it takes a second, and more on a busy machine.
+/// The command that runs it with our library, for a minute at most: it takes a second, and more on a busy
+/// machine.
 fn command(name: &str, arguments: &[&str]) -> Command {
     let library = test_support::libraries::folder().join("libibverbs.so.1");
     let mut command = Command::new("timeout");

@@ -141,7 +141,7 @@ fn succeeded(code: c_long) -> Result<c_long> {
 /// All addresses of this instance.
 ///
 /// # Errors
-/// Those of `getifaddrs`.
+/// The errors of `getifaddrs`.
 pub(crate) fn own() -> Result<Vec<IpAddr>> {
     let mut list = ptr::null_mut();
     // SAFETY: the list can be written, and is freed below.

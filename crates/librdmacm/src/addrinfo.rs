@@ -153,7 +153,7 @@ pub(crate) unsafe extern "C" fn rdma_freeaddrinfo(info: *mut rdma_addrinfo) {
     let mut next = info;
     while !next.is_null() {
         let info = next;
-        // SAFETY: the contract of the connection manager: a list of `rdma_getaddrinfo`, all of whose parts came from
+        // SAFETY: the contract of the connection manager: a list of `rdma_getaddrinfo`. All its parts came from
         // `malloc`.
         unsafe {
             next = (*info).ai_next;

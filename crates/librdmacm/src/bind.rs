@@ -29,7 +29,7 @@ const BACKLOG: usize = 1024;
 fn ephemeral() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let count = EPHEMERAL.end - EPHEMERAL.start;
-    // A process begins anywhere, so that those of an instance seldom want the same.
+    // A process begins at a random port, so that two processes of an instance seldom want the same.
     let _ = NEXT.compare_exchange(0, 1 + random() % count, Ordering::Relaxed, Ordering::Relaxed);
     let port = EPHEMERAL.start + NEXT.fetch_add(1, Ordering::Relaxed) % count;
     u16::try_from(port).unwrap_or(u16::MAX)
@@ -137,7 +137,7 @@ impl Id {
     }
 
     /// The source of a request to `destination`. The port of an unbound identifier is unique in this process
-    /// for a while, which is enough: connections are told apart by numbers of their own.
+    /// for a while, which is enough: numbers of their own distinguish connections.
     fn source(&self, wanted: Option<SocketAddr>, destination: SocketAddr) -> Result<SocketAddr> {
         let bound = lock(&self.core.state).local.or(wanted);
         let port = bound.map(|bound| bound.port()).filter(|port| *port != 0).unwrap_or_else(ephemeral);

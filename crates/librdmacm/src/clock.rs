@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// The most time that counts between two readings of the clock. It is read each second while there are deadlines, so
-/// more than this is a move or a stop, of which peers know nothing.
+/// a longer time is a move or a stop, and peers do not know of it.
 const MOST: Duration = Duration::from_secs(2);
 
 /// How often the clock must be looked at while there are deadlines.

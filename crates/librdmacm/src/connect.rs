@@ -218,8 +218,8 @@ impl Id {
 }
 
 pub(crate) unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
-    // SAFETY: the contract of the connection manager: a live identifier, and NULL or parameters whose private data is
-    // as long as they say.
+    // SAFETY: the contract of the connection manager: a live identifier, and NULL or parameters with private data of
+    // the stated length.
     status(|| unsafe { Id::given(id).and_then(|id| id.connect(param.as_ref())) })
 }
 

@@ -34,7 +34,7 @@ impl Shape {
         ROUTE_HEADER + self.size
     }
 
-    /// Where the place of a send begins, behind those of all receives.
+    /// The first place of a send, behind the places of all receives.
     fn send_at(self, slot: usize) -> usize {
         self.depth * self.receive() + slot * self.size
     }
@@ -62,7 +62,7 @@ impl Datagrams {
     /// Makes the queue pair, and posts its receives.
     ///
     /// # Errors
-    /// Those of verbs.
+    /// The errors of verbs.
     pub(crate) fn new(device: &Device, shape: Shape) -> Result<Self> {
         let mut datagrams = Self {
             verbs: device.verbs,
@@ -284,8 +284,8 @@ impl Datagrams {
 
 impl Drop for Datagrams {
     fn drop(&mut self) {
-        // SAFETY: no thread uses the objects any more, and each is destroyed before those that it uses; the memory is freed after
-        // its region.
+        // SAFETY: no thread uses the objects any more, and each is destroyed before the objects that it uses; the
+        // memory is freed after its region.
         unsafe {
             if !self.qp.is_null() {
                 (self.verbs.ibv_destroy_qp)(self.qp);

@@ -14,7 +14,7 @@ use waiting::lock;
 /// The port that the device has.
 pub(crate) const PORT: u8 = 1;
 
-/// The device, and what never changes about it: not even a move changes its LID.
+/// The device, and its constant properties: not even a move changes its LID.
 pub(crate) struct Device {
     pub(crate) verbs: &'static Verbs,
     pub(crate) context: *mut abi::ibv_context,
@@ -38,7 +38,8 @@ impl Device {
     /// Opens the device.
     ///
     /// # Errors
-    /// `ENODEV` if there is none; what it takes that the program is short of.
+    /// `ENODEV` if there is no device; the errno of a missing resource if the program lacks one that the
+    /// device needs.
     pub(crate) fn open() -> Result<Self> {
         let verbs = verbs()?;
         let mut device = Self {
@@ -77,7 +78,7 @@ impl Device {
     /// The domain of extended reliable connections for programs that bring none of their own.
     ///
     /// # Errors
-    /// Those of verbs.
+    /// The errors of verbs.
     pub(crate) fn xrcd(&self) -> Result<*mut abi::ibv_xrcd> {
         let mut xrcd = lock(&self.xrcd);
         if xrcd.is_null() {
@@ -115,7 +116,7 @@ impl Drop for Device {
 }
 
 fn open_first(verbs: &Verbs) -> Result<*mut abi::ibv_context> {
-    // A list without devices is no failure, and does not say why there are none.
+    // An empty list of devices is no failure, and gives no reason.
     errno::clear();
     // SAFETY: NULL asks for no count; the list is freed below.
     let list = made(unsafe { (verbs.ibv_get_device_list)(ptr::null_mut()) })?;

@@ -67,8 +67,8 @@ enum Waiter {
     Thread,
 }
 
-/// An identifier, by the address of its core. Those that a forked child has inherited are still there, and so none of its
-/// own has the same.
+/// An identifier, by the address of its core. The identifiers that a forked child has inherited still exist, so none of
+/// its own has the same address.
 pub(crate) type Holder = usize;
 
 /// See the module.
@@ -160,7 +160,7 @@ impl Directory {
 
     /// Publishes a value that others may publish as well, without waiting for the answer.
     pub(crate) fn share(&self, key: &[u8], value: &[u8]) {
-        // Where there is no room for one more there are enough.
+        // Where there is no room for one more, enough exist.
         let _ = self.say(self.number(), key, value, false);
     }
 

@@ -21,7 +21,7 @@ fn checked(code: c_int) -> Result<()> {
 }
 
 /// # Safety
-/// `info` is what `rdma_getaddrinfo` gave, and `attr` NULL or attributes that can be written.
+/// `info` is a result of `rdma_getaddrinfo`, and `attr` NULL or attributes that can be written.
 unsafe fn create(
     info: &rdma_addrinfo,
     pd: *mut ibv_pd,

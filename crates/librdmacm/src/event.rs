@@ -231,8 +231,8 @@ pub(crate) unsafe fn take(channel: *mut rdma_event_channel) -> Option<*mut rdma_
     None
 }
 
-/// A new identifier is made before another thread may take what comes after the request for it, from the same channel: it
-/// stays there, even if the listener is on its way to another.
+/// A new identifier is made before another thread may take the events after its request from the same channel: it stays
+/// there, even if the listener is on its way to another.
 fn is_taken(Queued { core, happening }: &Queued, channel: *mut rdma_event_channel) {
     core.acks.taken();
     if let Happening::Requested(child, _) = happening {
@@ -243,7 +243,7 @@ fn is_taken(Queued { core, happening }: &Queued, channel: *mut rdma_event_channe
     }
 }
 
-/// The result of [`present`], which is to be acknowledged.
+/// The result of [`present`], which the program must acknowledge.
 fn show(queued: Queued) -> Option<*mut rdma_cm_event> {
     let core = queued.core.clone();
     let event = present(queued);

@@ -23,7 +23,7 @@ pub(crate) enum Happening {
     Unreachable(i32),
     Disconnected,
     TimewaitExit,
-    /// With the group, and what the program has given along.
+    /// With the group, and the context that the program has given.
     Joined(ibv_gid, usize),
     /// With a negative errno.
     JoinFailed(i32, usize),

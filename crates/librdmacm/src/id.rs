@@ -50,7 +50,7 @@ pub(crate) struct State {
     pub(crate) stage: Stage,
     /// Where it is bound.
     pub(crate) local: Option<SocketAddr>,
-    /// Whom it is for.
+    /// The destination.
     pub(crate) remote: Option<SocketAddr>,
     /// The queue pair that the directory is to know under its address; if none, the manager's.
     pub(crate) published: Option<u32>,
@@ -225,10 +225,10 @@ impl Id {
         unsafe { &mut *id.cast::<Self>() }
     }
 
-    /// As [`Self::of`], for what a program passes.
+    /// As [`Self::of`], for a pointer from the program.
     ///
     /// # Errors
-    /// `EINVAL` for NULL, and for what is the parent's.
+    /// `EINVAL` for NULL, and for an identifier of the parent.
     ///
     /// # Safety
     /// As for [`Self::of`], or `id` is NULL.
@@ -265,7 +265,7 @@ pub(crate) fn type_of(space: u32) -> Result<u32> {
     }
 }
 
-/// A random number; 0 if the kernel has none to give, which is as good as any for what it is used for.
+/// A random number; 0 if the kernel cannot give one, which is good enough for its use.
 pub(crate) fn random() -> u32 {
     let mut bytes = [0; 4];
     let _ = getrandom::fill(&mut bytes);

@@ -82,7 +82,8 @@ pub(crate) struct Manager {
 /// Never freed: its thread refers to it. A forked child makes its own.
 static CURRENT: AtomicPtr<Manager> = AtomicPtr::new(ptr::null_mut());
 
-/// It takes up to a minute where the node is away, and needs what libibverbs holds while a thread forks: so `fork` does not wait for it.
+/// It takes up to a minute where the node is away, and needs locks that libibverbs holds while a thread forks: so
+/// `fork` does not wait for it.
 static MAKING: OneAtATime = OneAtATime::new();
 
 impl Manager {
@@ -147,7 +148,7 @@ impl Manager {
         }
     }
 
-    /// Does `work` under the lock, and then what came of it.
+    /// Does `work` under the lock, and then executes its outputs.
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut Inner, Duration) -> R) -> R {
         let mut inner = lock(&self.inner);
         let now = inner.clock.now();
@@ -261,7 +262,7 @@ impl Inner {
         lookups.into_iter().chain(again).chain(self.cm.deadline()).min()
     }
 
-    /// Executes the outputs of the state machine until there are no more.
+    /// Executes the outputs of the state machine until none are left.
     fn perform(&mut self, manager: &Manager, now: Duration) {
         loop {
             let outputs = self.cm.take_outputs();

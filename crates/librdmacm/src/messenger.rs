@@ -27,7 +27,7 @@ pub(crate) struct Messenger {
 
 impl Messenger {
     /// # Errors
-    /// Those of verbs.
+    /// The errors of verbs.
     pub(crate) fn new(device: &Device) -> Result<Self> {
         Ok(Self { datagrams: Datagrams::new(device, SHAPE)?, waiting: VecDeque::new() })
     }

@@ -1,4 +1,4 @@
-//! Multicast groups: those of IP addresses, as IP over InfiniBand maps them.
+//! Multicast groups of IP addresses, as IP over InfiniBand maps them.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_are_those_of_ip_over_infiniband() {
+    fn groups_match_ip_over_infiniband() {
         let group = group_of("239.1.2.3".parse().unwrap());
         assert_eq!(group.raw, [0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0x0f, 1, 2, 3]);
         let group = group_of("ff02::1:2".parse().unwrap());

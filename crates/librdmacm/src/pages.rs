@@ -7,8 +7,8 @@ use std::slice;
 
 use crate::errno::Result;
 
-/// Bytes whose pages are allocated at the first write, and all freed at the end. An allocator would have to zero
-/// reused memory, and so touch all of it for a user that needs little.
+/// Bytes in pages that are allocated at the first write, and all freed at the end. An allocator would have to
+/// zero reused memory, and so touch all of it for a user that needs little.
 #[derive(Debug)]
 pub(crate) struct Pages {
     at: *mut u8,
@@ -24,7 +24,7 @@ impl Pages {
     /// So many zeroes.
     ///
     /// # Errors
-    /// Those of `mmap`: `ENOMEM`.
+    /// The errors of `mmap`: `ENOMEM`.
     pub(crate) fn new(length: usize) -> Result<Self> {
         let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: a fresh mapping where the kernel likes.

@@ -113,7 +113,7 @@ pub(crate) fn make_ready(id: &Id) -> Result<()> {
     modify(id, state::RTR).and_then(|()| modify(id, state::RTS))
 }
 
-/// Ends what is queued in the identifier's queue pair.
+/// Ends the queued requests of the identifier's queue pair.
 pub(crate) fn flush(id: &Id) {
     if !id.c.qp.is_null() && !id.is_datagram() {
         // One that the program has reset has nothing queued.
@@ -177,7 +177,7 @@ fn destroy_cqs(id: &mut Id) {
     }
 }
 
-/// Creates the identifier's queue pair, with own objects in place of those that the program does not give.
+/// Creates the identifier's queue pair, with own objects where the program gives none.
 pub(crate) fn create(id: &mut Id, attr: &mut ibv_qp_init_attr_ex) -> Result<()> {
     let device = &Manager::get()?.device;
     // An identifier without an address has no device.
@@ -233,7 +233,7 @@ fn create_with(id: &mut Id, device: &Device, attr: &mut ibv_qp_init_attr_ex) -> 
     Ok(())
 }
 
-/// As [`create`], with the older attributes, in which the program finds what it got.
+/// As [`create`], with the older attributes, which report the granted sizes to the program.
 pub(crate) fn create_classic(id: &mut Id, pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr) -> Result<()> {
     // SAFETY: null pointers and zeroes are values of the structure.
     let mut wanted: ibv_qp_init_attr_ex = unsafe { zeroed() };
@@ -254,7 +254,7 @@ pub(crate) fn create_classic(id: &mut Id, pd: *mut ibv_pd, attr: &mut ibv_qp_ini
     created
 }
 
-/// Ends the identifier's queue pair, and what was made for it.
+/// Ends the identifier's queue pair, and the objects that were made for it.
 pub(crate) fn destroy(id: &mut Id) {
     // A forked child without an own manager has nothing to end.
     let Some(manager) = Manager::current() else { return };
@@ -331,8 +331,8 @@ fn create_srq(id: &mut Id, attr: &mut ibv_srq_init_attr_ex) -> Result<()> {
     Ok(())
 }
 
-/// Adds what an SRQ of extended reliable connections needs and the program does not give: the default domain, and a
-/// completion queue of the identifier's own.
+/// Adds the objects that an SRQ of extended reliable connections needs and the program does not give: the default
+/// domain, and a completion queue of the identifier's own.
 fn complete_xrc(id: &mut Id, device: &Device, attr: &mut ibv_srq_init_attr_ex) -> Result<()> {
     if attr.comp_mask & IBV_SRQ_INIT_ATTR_XRCD == 0 || attr.xrcd.is_null() {
         attr.xrcd = device.xrcd()?;
@@ -386,7 +386,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
     }
 }
 
-/// Ends the identifier's shared receives, and what was made for them.
+/// Ends the identifier's shared receives, and the objects that were made for them.
 pub(crate) fn destroy_srq(id: &mut Id) {
     let Some(manager) = Manager::current() else { return };
     if !id.c.srq.is_null() {

@@ -14,7 +14,7 @@ const MTU: u8 = 5;
 const EXACTLY: u8 = 2;
 
 impl Id {
-    /// Shows where the identifier is bound and whom it is for.
+    /// Shows the identifier's own address and its destination.
     pub(crate) fn show_addresses(&mut self) {
         let (local, remote) = {
             let state = lock(&self.core.state);
@@ -38,7 +38,7 @@ impl Id {
         }
     }
 
-    /// Shows the way to the other side, as far as it is known.
+    /// Shows the known part of the way to the other side.
     pub(crate) fn show_route(&mut self) {
         let (peer, Some(manager)) = (lock(&self.core.state).peer, Manager::current()) else { return };
         let device = &manager.device;

@@ -19,7 +19,7 @@ pub(crate) struct Found {
     pub(crate) value: [u8; 64],
 }
 
-/// Gets the directory's answers: with a request's number, 0 or an errno, and what was found.
+/// Gets the directory's answers: a request's number, 0 or an errno, and the found value.
 pub(crate) type OnAnswer = unsafe extern "C" fn(*mut c_void, u64, c_int, *const Found, usize);
 
 macro_rules! functions {
@@ -83,14 +83,15 @@ functions! {
 
 /// The library itself.
 fn library() -> Result<*mut c_void> {
-    // SAFETY: the name is a string; the library's constructors are those of any program's.
+    // SAFETY: the name is a string; the library's constructors run in any program.
     let library = unsafe { libc::dlopen(c"libibverbs.so.1".as_ptr(), libc::RTLD_NOW) };
     if library.is_null() { Err(why_not_loaded()) } else { Ok(library) }
 }
 
-/// The loader does not tell what it was short of from what is not there: whether there is any is seen here.
+/// The loader does not distinguish a missing resource from a missing library: this checks whether there is
+/// any.
 fn why_not_loaded() -> Errno {
-    /// More than the library takes with what it needs.
+    /// More than the library and its dependencies take.
     const MEMORY: usize = 16 << 20;
     let no_descriptor = || EventFd::new(0).err().map(Errno::from);
     Pages::new(MEMORY).err().or_else(no_descriptor).unwrap_or(NO_DEVICE)

@@ -1,4 +1,4 @@
-//! What programs may rely on.
+//! The contract with programs.
 //!
 //! Needs a C compiler, librdmacm-dev, iproute2, and the right to make network namespaces.
 

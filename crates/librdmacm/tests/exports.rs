@@ -36,7 +36,7 @@ fn every_symbol_is_found_under_its_version() {
 }
 
 #[test]
-fn the_list_holds_what_rdma_core_44_exports() {
+fn the_list_holds_the_exports_of_rdma_core_44() {
     let symbols = symbols();
     let of = |node: &str| symbols.iter().filter(|(_, of)| of == node).count();
     assert_eq!(["RDMACM_1.0", "RDMACM_1.1", "RDMACM_1.2", "RDMACM_1.3"].map(of), [62, 1, 2, 3]);

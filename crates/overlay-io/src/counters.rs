@@ -26,13 +26,13 @@ macro_rules! counters {
 }
 
 counters! {
-    /// A datagram that is none of ours, or of no session.
+    /// A datagram of another program, or of no session.
     Stranger = "stranger",
     /// A datagram that is sealed though its session is not, or the other way round.
     WrongProtection = "wrong-protection",
     /// A datagram from elsewhere than its node: of a session that is not sealed, or over another session's connection.
     WrongAddress = "wrong-address",
-    /// A datagram whose key is too old or too new.
+    /// A datagram with a key that is too old or too new.
     UnknownKey = "unknown-key",
     /// A datagram that came before.
     Replayed = "replayed",
@@ -44,7 +44,7 @@ counters! {
     SegmentRefused = "segment-refused",
     /// A frame from a port that contradicts its header.
     Unsplittable = "unsplittable",
-    /// A frame for a node with which there is no session.
+    /// A frame for a node without a session.
     NoPeer = "no-peer",
     /// A frame for which the path is too narrow.
     TooLong = "too-long",
@@ -52,7 +52,7 @@ counters! {
     Exhausted = "keys-exhausted",
     /// A frame that the kernel refused, for which it has no room, or to a node that it cannot reach.
     NotSent = "not-sent",
-    /// A port whose device is gone.
+    /// A port without a device.
     PortGone = "port-gone",
     /// A frame that a port did not take, which may be down.
     NotWritten = "not-written",

@@ -68,7 +68,7 @@ impl Inlets {
     }
 }
 
-/// Where datagrams come in that a connection has carried, those of one session. It outlives its plane, but takes nothing then.
+/// Takes the datagrams of one session that a connection has carried. It outlives its plane, but takes nothing then.
 pub struct Inlet {
     all: Inlets,
     session: u32,

@@ -48,7 +48,7 @@ pub enum Place {
 /// How it misbehaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
-    /// It refuses what it is to do.
+    /// It refuses its work.
     Refuses,
     /// Its output does not arrive.
     Loses,
@@ -103,14 +103,14 @@ fn carry_out(change: Option<Change>, put_aside: impl FnOnce(bool) -> io::Result<
     };
 }
 
-/// Of so many frames one is looked at, as long as nothing is wrong.
+/// One of so many frames is checked, as long as nothing is wrong.
 const SELDOM: u32 = 64;
 
 /// True if frames are as a device claims.
 #[derive(Default)]
 pub(crate) struct Claims {
     suspicion: Suspicion,
-    /// Frames until one is looked at.
+    /// Frames until the next check.
     pause: u32,
 }
 
@@ -241,7 +241,7 @@ mod tests {
         assert!(!world.receive(1, LENGTH / 2), "it is tried without");
         assert!((0..15).all(|_| !world.receive(1, LENGTH / 2)));
         assert!(world.receive(1, LENGTH / 2), "it is as before");
-        // Strangers spoil nothing, and what is good makes up for what is bad.
+        // Strangers spoil nothing, and good frames make up for bad ones.
         for _ in 0..100 {
             assert!((0..15).all(|_| world.receive(1, LENGTH / 2)));
             assert!(world.receive(COUNT, LENGTH));

@@ -20,13 +20,13 @@ pub(crate) struct Forwarder {
 }
 
 impl Forwarder {
-    /// `lane`: what it seals with; others may, too.
+    /// `lane`: the lane that seals; others may use it, too.
     pub fn new(shared: Arc<Shared>, lane: u8) -> Self {
         Self { shared, outgoing: Outgoing::new(lane), ways: Vec::new() }
     }
 
-    /// Carries `frame`, which the TAP of `port` has handed over with `vnet`, to where it belongs. `meter` counts what the
-    /// switch does not drop: a LAN's own traffic is none of the overlay's.
+    /// Carries `frame`, which the TAP of `port` has handed over with `vnet`, to its destination. `meter` counts frames
+    /// that the switch does not drop: a LAN's own traffic is not the overlay's.
     pub fn carry(&mut self, port: PortId, vnet: &VnetHeader, frame: &[u8], meter: &Meter) {
         let now = self.shared.now();
         if self.carry_on(From::Port(port), vnet, frame) {
@@ -56,7 +56,7 @@ impl Forwarder {
         !is_dropped
     }
 
-    /// True if what was decided on last goes to several places.
+    /// True if the last decision has several destinations.
     pub fn goes_many_ways(&self) -> bool {
         self.ways.len() > 1
     }
@@ -88,7 +88,7 @@ impl Forwarder {
         }
     }
 
-    /// Sends what the switch has kept, or made.
+    /// Sends frames that the switch has kept, or made.
     pub fn deliver_all(&mut self, parcels: Vec<Parcel>) {
         for Parcel { to, vnet, bytes } in parcels {
             self.deliver(to, &vnet, &bytes);

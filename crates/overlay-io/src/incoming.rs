@@ -45,7 +45,7 @@ impl<'a> Bound<'a> {
         let _ = self.merger.push(vnet, frame);
     }
 
-    /// Sends what is there on its way: to another node as its host would, and cut only for that.
+    /// Sends the read frames on their way: to another node as its host would, and cut only for that.
     fn leave(&mut self, forwarder: &mut Forwarder) {
         let (Some(to), Some(segment)) = (self.to.take(), self.merger.take()) else { return };
         match to {
@@ -75,12 +75,12 @@ fn whole(segment: &Segment<'_, '_>) -> Vec<u8> {
 }
 
 impl Forwarder {
-    /// Takes in `datagrams`, which stand one behind the other, all of `each` bytes but for a shorter last one. True if one of
-    /// them is spoilt: it is of a session, or came behind one of a session, but is not what its node has sealed.
+    /// Takes in `datagrams`, which stand one behind the other, all of `each` bytes but for a shorter last one. True if
+    /// one of them is spoilt: it is of a session, or came behind one of a session, but its node has not sealed it so.
     pub fn take(&mut self, from: Source, datagrams: &mut [u8], each: usize) -> bool {
         let (mut bound, mut known) = (Bound::default(), None::<Arc<Peer>>);
         let (bytes, mut is_spoilt) = (datagrams.len(), false);
-        // As no node sends them: they are one, or what glued them together is wrong.
+        // As no node sends them: they are one, or the kernel's merging is wrong.
         let each = if (HEADER..=bytes).contains(&each) { each } else { bytes.max(1) };
         for datagram in datagrams.chunks_mut(each) {
             let Some(header) = Header::decode(datagram) else {
@@ -134,7 +134,7 @@ impl Forwarder {
                 peer.use_it();
                 self.decide_on(peer, &envelope, frame, now);
                 if self.goes_many_ways() {
-                    // In order with what came before.
+                    // In order with earlier frames.
                     bound.leave(self);
                 }
                 if let Some(to) = self.spread(&envelope.vnet, frame) {

@@ -50,7 +50,7 @@ type Counts<K, V> = PerCpuHashMap<MapData, K, V>;
 
 /// See the module. Nothing passes before nodes and stations are known, and nothing any more when this is dropped.
 pub struct Kernel {
-    /// Gone before the programs are: at no time does the host take in what comes there.
+    /// Is removed before the programs are: at no time does the host take in frames from there.
     devices: Devices,
     /// The holder may wait for another thread that changes the host's network. So no thread waits for this lock while it holds another one.
     programs: Mutex<Ebpf>,
@@ -67,8 +67,8 @@ impl Kernel {
         !OBJECT.is_empty()
     }
 
-    /// Loads the programs, with devices in the network namespace of the calling thread. `offloads`: those that work
-    /// with TAPs.
+    /// Loads the programs, with devices in the network namespace of the calling thread. `offloads`: the ones that
+    /// work with TAPs.
     ///
     /// # Errors
     /// If this was built without clang, another process does the same in the namespace, or the kernel lacks a feature.
@@ -120,7 +120,7 @@ impl Kernel {
         stations.extend(due);
     }
 
-    /// Lets the programs see what is sent to `tap`.
+    /// Lets the programs see the frames to `tap`.
     fn watch(&self, tap: &Arc<Tap>) -> io::Result<Attached> {
         let (name, place) = self.devices.find(tap).ok_or(io::ErrorKind::NotFound)?;
         let mut programs = lock(&self.programs);
@@ -140,9 +140,9 @@ impl Kernel {
     /// Stops carrying frames that `switch` wants to decide on since its last changes. The returned stations may be carried as soon
     /// as the released frames have been sent: [`Self::extend`].
     ///
-    /// A program that has just read the maps, on another processor, may still be about to send or hand
-    /// over its frame when this returns. That is harmless: the plane's threads, too, finish after a change what the
-    /// switch has decided just before.
+    /// A program that has just read the maps, on another processor, may still be about to send or hand over its
+    /// frame when this returns. That is harmless: the plane's threads, too, carry out the switch's last decisions
+    /// after a change.
     pub(crate) fn retract(&self, switch: &mut Switch) -> Due {
         let changes = switch.take_changes();
         lock(&self.stations).retract(switch, changes)
@@ -190,7 +190,7 @@ impl Kernel {
     /// Says `word` to `node`.
     ///
     /// # Errors
-    /// Those of the TAP.
+    /// The errors of the TAP.
     pub(crate) fn say(&self, node: NodeId, word: Word) -> io::Result<()> {
         words::write(&self.devices.plane, node, word)
     }
@@ -213,7 +213,7 @@ fn program<'a>(programs: &'a mut Ebpf, name: &str) -> io::Result<&'a mut SchedCl
     program.try_into().map_err(io::Error::other)
 }
 
-/// Drops what comes by `device`, as long as there is the device, if no other program has taken it before.
+/// Drops the frames of `device` as long as it exists, if no other program has taken them before.
 fn drop_for_good(programs: &mut Ebpf, device: &str) -> io::Result<()> {
     let needed = |error: &dyn std::error::Error| {
         io::Error::other(format!("the kernel's fast path needs clsact and cls_bpf: {error}"))

@@ -1,7 +1,8 @@
 //! The overlay's devices and sockets, and the threads that move frames between them.
 //!
 //! * [`plane`]: all of it, as a node uses it.
-//! * [`tap`]: a network device whose frames a program reads and writes. [`socket`]: datagrams, many in one call.
+//! * [`tap`]: a network device with a program that reads and writes its frames. [`socket`]: datagrams, many in
+//!   one call.
 //! * [`fallback`]: carries datagrams over TLS where UDP is blocked.
 //! * [`kernel`]: the kernel's fast path for frames that need no decision.
 //! * [`path_limit`]: the device's limit on the length of datagrams.

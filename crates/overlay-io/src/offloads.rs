@@ -13,9 +13,9 @@ use crate::trial::{self, Kernel, Real};
 /// The offloads in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offloads {
-    /// To cut what leaves for one node into datagrams (`UDP_SEGMENT`).
+    /// To cut the bytes for one node into datagrams (`UDP_SEGMENT`).
     pub udp_segment: bool,
-    /// To glue together what has come from one node (`UDP_GRO`).
+    /// To merge the datagrams of one node (`UDP_GRO`).
     pub udp_gro: bool,
     /// To take from a TAP, and to hand over, TCP segments longer than a frame.
     pub tcp_segments: bool,
@@ -81,7 +81,7 @@ impl Offloads {
         self
     }
 
-    /// Those that are on.
+    /// The offloads that are on.
     pub fn on(mut self) -> impl Iterator<Item = Offload> {
         Offload::EACH.into_iter().filter(move |offload| *self.place(*offload))
     }
@@ -96,8 +96,8 @@ impl Offloads {
         }
     }
 
-    /// Tries each of these, and returns those that the kernel has and does right. That takes milliseconds; for each that fails,
-    /// some seconds.
+    /// Tries each of these, and returns the ones that the kernel has and does right. That takes milliseconds; for each
+    /// that fails, some seconds.
     ///
     /// # Errors
     /// If there can be no network namespace with a bridge and TAPs to try them in.
@@ -120,7 +120,7 @@ impl Offloads {
         Ok(Self { kernel: carries, ..found })
     }
 
-    /// Those of a TAP.
+    /// The offloads of a TAP.
     #[must_use]
     pub fn of_taps(self) -> tap::Offloads {
         let Self { tcp_segments: tcp, udp_segments: udp, .. } = self;
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(Offloads::ALL.probe().unwrap(), Offloads::ALL);
     }
 
-    /// It leaves alone what is switched off.
+    /// It does not touch disabled offloads.
     struct Watched {
         offloads: Offloads,
     }
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(Offloads::ALL.probe_with(&SaysAWrongSize).unwrap(), expected);
     }
 
-    /// A bit of what comes is not what it was.
+    /// A bit of the received data has changed.
     struct Damages;
 
     impl Kernel for Damages {

@@ -45,7 +45,7 @@ pub(crate) struct Way<'a> {
 }
 
 impl<'a> Way<'a> {
-    /// By what carries them at the moment.
+    /// By their present carrier.
     pub fn to(peer: &'a Peer, socket: &'a Socket) -> Self {
         Self::by(peer.carrier(), peer, socket)
     }
@@ -72,7 +72,8 @@ impl<'a> Way<'a> {
         }
     }
 
-    /// Sends `datagrams`, all of `length` bytes but for a shorter last one. Those that the kernel does not split are sent one by one.
+    /// Sends `datagrams`, all of `length` bytes but for a shorter last one. Datagrams that the kernel does not split
+    /// are sent one by one.
     fn send(self, datagrams: &[u8], length: usize, patience: &Timespec) -> io::Result<()> {
         let sent = self.send_patiently(datagrams, length, patience);
         if datagrams.len() <= length || !sent.as_ref().is_err_and(refuses_to_cut) {
@@ -106,7 +107,8 @@ impl<'a> Way<'a> {
     }
 }
 
-/// True for what the kernel answers when it, or a device, cannot cut datagrams for this way; and for what is too long for it.
+/// True for the kernel's answers when it, or a device, cannot cut datagrams for this way; and for datagrams that are
+/// too long for it.
 fn refuses_to_cut(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL | libc::EOPNOTSUPP))
 }
@@ -268,7 +270,7 @@ impl<'a> Train<'a> {
         if *used / *each >= self.at_once { self.leave() } else { Ok(()) }
     }
 
-    /// Sends what has been added.
+    /// Sends the added frames.
     fn leave(&mut self) -> Result<(), Loss> {
         let length = self.outgoing.length;
         let used = std::mem::take(&mut self.outgoing.used);

@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 /// Bytes of a UDP header.
 const UDP: usize = 8;
 
-/// The most bytes of a datagram to `to` that the device on the way there can send, as far as the kernel knows.
+/// The kernel's limit for the bytes of a datagram to `to` that the first device can send.
 ///
 /// # Errors
 /// If the kernel knows no way there.

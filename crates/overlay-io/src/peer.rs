@@ -106,9 +106,9 @@ pub struct PeerState {
     pub address: SocketAddr,
     /// How datagrams get there.
     pub carrier: Carrier,
-    /// Whether datagrams get there and back by themselves, as far as is known.
+    /// Whether datagrams get there and back by themselves, by present knowledge.
     pub is_alive: bool,
-    /// Bytes of a datagram that arrives there, as far as is known.
+    /// Bytes of a datagram that arrives there, by present knowledge.
     pub arrives: usize,
     /// Whether the kernel carries frames between stations.
     pub by_kernel: bool,
@@ -120,12 +120,12 @@ pub struct PeerState {
     pub round_trip: Option<Duration>,
     /// The least of that on this path.
     pub least_round_trip: Option<Duration>,
-    /// Bytes per second that have come there at the best in the last minute, as far as the node has reported.
+    /// The best bytes per second of the last minute that have arrived there, by the node's reports.
     pub rate: Option<u64>,
-    /// Datagrams that were sent there, in all sessions, as far as the node has reported, which it does each second as long
-    /// as there are frames.
+    /// Datagrams that were sent there, in all sessions, by the node's reports, which it sends each second as long as
+    /// there are frames.
     pub sent: u64,
-    /// Those of them that have not arrived.
+    /// The lost ones of them.
     pub lost: u64,
     /// Datagrams that have come from there and were opened, in all sessions.
     pub received: u64,
@@ -134,9 +134,9 @@ pub struct PeerState {
 /// Datagrams of a session, or of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
-    /// Sent to the peer, as far as it has reported.
+    /// Sent to the peer, by its reports.
     pub sent: u64,
-    /// Of them, those that have not arrived.
+    /// The lost ones of them.
     pub lost: u64,
     /// Received from it.
     pub received: u64,
@@ -179,7 +179,7 @@ pub(crate) struct Peer {
     quality: Mutex<PathQuality>,
     /// How much comes from there at a time.
     rate: Mutex<PathRate>,
-    /// Frames have passed since it was looked.
+    /// Frames have passed since the last check.
     is_used: AtomicBool,
 }
 
@@ -214,7 +214,8 @@ impl Peer {
         }
     }
 
-    /// Takes over from `before`, a session with the same node, what is known of the path, if that is the same.
+    /// Takes over the knowledge of the path from `before`, a session with the same node, if the path is the
+    /// same.
     pub fn follow(&self, before: &Self, now: Duration) {
         let known = lock(&before.mtu).clone();
         if self.address() == before.address() && lock(&self.mtu).longest() == known.longest() {
@@ -264,7 +265,7 @@ impl Peer {
         Ok(opened)
     }
 
-    /// How datagrams get there at the moment: through the socket if these arrive, and if there is no other way.
+    /// The present carrier of datagrams: the socket if they arrive by it, and if there is no other way.
     pub fn carrier(&self) -> Carrier {
         let stands = || self.fallback.as_ref().is_some_and(|fallback| fallback.stands());
         if !self.is_alive.load(Ordering::Relaxed) && stands() { Carrier::Connection } else { Carrier::Udp }
@@ -275,7 +276,7 @@ impl Peer {
         self.fallback.as_deref()
     }
 
-    /// Lets `change` act on what is known of whether the socket's datagrams arrive.
+    /// Lets `change` act on the state of whether the socket's datagrams arrive.
     pub fn watch<T>(&self, change: impl FnOnce(&mut PathLiveness) -> T) -> T {
         let mut liveness = lock(&self.liveness);
         let result = change(&mut liveness);
@@ -293,7 +294,7 @@ impl Peer {
         self.arrives(Carrier::Udp).saturating_sub(VXLAN_HEADER)
     }
 
-    /// Bytes of a datagram that arrives there by `carrier`, as far as is known.
+    /// Bytes of a datagram that arrives there by `carrier`, by present knowledge.
     pub fn arrives(&self, carrier: Carrier) -> usize {
         match carrier {
             Carrier::Udp => self.arrives.load(Ordering::Relaxed),
@@ -301,7 +302,7 @@ impl Peer {
         }
     }
 
-    /// Lets `change` act on the search for what arrives.
+    /// Lets `change` act on the search for the length that arrives.
     pub fn search<T>(&self, change: impl FnOnce(&mut PathMtu) -> T) -> T {
         let mut mtu = lock(&self.mtu);
         let result = change(&mut mtu);
@@ -316,7 +317,7 @@ impl Peer {
         self.search(|mtu| mtu.next_probe(now, says))
     }
 
-    /// Lets `change` act on what is known of datagrams that leave together.
+    /// Lets `change` act on the state of datagrams that leave together.
     pub fn try_bursts<T>(&self, change: impl FnOnce(&mut PathBursts) -> T) -> T {
         let mut bursts = lock(&self.bursts);
         let result = change(&mut bursts);
@@ -324,7 +325,7 @@ impl Peer {
         result
     }
 
-    /// True if datagrams to it may leave in one call, as far as is known.
+    /// True if datagrams to it may leave in one call, by present knowledge.
     pub fn may_leave_together(&self) -> bool {
         self.may_leave_together.load(Ordering::Relaxed)
     }
@@ -334,7 +335,7 @@ impl Peer {
         lock(&self.bursts).wrong()
     }
 
-    /// How well what is sent there arrives.
+    /// How many of the datagrams to it arrive.
     pub fn quality(&self) -> MutexGuard<'_, PathQuality> {
         lock(&self.quality)
     }
@@ -439,7 +440,7 @@ impl ShortCut {
         Some(Self { address, own, theirs, liveness, is_alive, arrives })
     }
 
-    /// Takes over from `before` what is known of the way.
+    /// Takes over the knowledge of the way from `before`.
     fn follow(&self, before: &Self) {
         let known = lock(&before.liveness).clone();
         self.watch(|liveness| *liveness = known);
@@ -463,7 +464,7 @@ impl ShortCut {
         self.is_alive.load(Ordering::Relaxed)
     }
 
-    /// Lets `change` act on what is known of whether they do.
+    /// Lets `change` act on the state of whether they do.
     pub fn watch<T>(&self, change: impl FnOnce(&mut PathLiveness) -> T) -> T {
         let mut liveness = lock(&self.liveness);
         let result = change(&mut liveness);

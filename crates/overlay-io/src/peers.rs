@@ -79,7 +79,7 @@ impl Peers {
         self.read().by_session.values().cloned().collect()
     }
 
-    /// Adds `peer`, whose session is its node's present one from now on.
+    /// Adds `peer`. Its session is its node's present one from now on.
     pub fn insert(&self, peer: Peer, now: Duration) {
         let peer = Arc::new(peer);
         let mut index = self.write();
@@ -87,7 +87,7 @@ impl Peers {
         index.change_over(peer, now);
     }
 
-    /// Adds `peer`, whose session becomes its node's present one with the first opened datagram; at once if there
+    /// Adds `peer`. Its session becomes its node's present one with the first opened datagram; at once if there
     /// is no other.
     pub fn expect(&self, peer: Peer, now: Duration) {
         let peer = Arc::new(peer);
@@ -244,7 +244,7 @@ mod tests {
     fn a_session_that_is_expected_is_used_when_the_peer_does() {
         let peers = Peers::default();
         peers.expect(peer(1), NOW);
-        assert_eq!(known(&peers), (vec![1], Some(1)), "there is no other");
+        assert_eq!(known(&peers), (vec![1], Some(1)), "no other session exists");
         peers.expect(peer(2), NOW);
         peers.expect(peer(3), NOW);
         assert_eq!(known(&peers), (vec![1, 3], Some(1)), "one is expected");

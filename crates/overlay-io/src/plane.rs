@@ -134,7 +134,7 @@ impl Shared {
         all
     }
 
-    /// Tells what is not in `known` of the offloads that are switched off, which are known afterwards.
+    /// Reports disabled offloads that are not in `known`, which contains them afterwards.
     fn tell_of_offloads(&self, known: &mut Vec<SwitchedOff>) {
         let Some(listener) = self.listener.get() else { return };
         let all = self.switched_off();
@@ -149,7 +149,7 @@ impl Shared {
         }
     }
 
-    /// Whether `port` takes segments of what the frame is that came with `vnet`.
+    /// Whether `port` takes segments of the kind of the frame that came with `vnet`.
     pub fn takes_segments(&self, port: PortId, vnet: &VnetHeader) -> bool {
         self.tap(port).is_some_and(|tap| tap.takes_segments(vnet.is_udp()))
     }
@@ -253,7 +253,7 @@ fn wait_for(source: impl AsFd, stop: &OwnedFd) -> bool {
 /// See the module. All ends when it is dropped.
 pub struct Plane {
     ports: Mutex<HashMap<PortId, Worker>>,
-    /// Sends what commands set free.
+    /// Sends frames that commands release.
     forwarder: Mutex<Forwarder>,
     inlets: Inlets,
     shared: Arc<Shared>,
@@ -381,7 +381,7 @@ impl Plane {
         self.inlets.of_session(session)
     }
 
-    /// Lets `command` act on the switch at the present time; what it adds to its list is sent.
+    /// Lets `command` act on the switch at the present time; sends the frames that it adds to its list.
     pub fn command<T>(&self, command: impl FnOnce(&mut Switch, Duration, &mut Vec<Parcel>) -> T) -> T {
         let mut forwarder = lock(&self.forwarder);
         let mut parcels = Vec::new();
@@ -460,7 +460,7 @@ fn carry(mut forwarder: Forwarder, port: PortId, tap: &Tap, stop: &OwnedFd) {
     }
 }
 
-/// Takes in what the kernel leaves to this node.
+/// Takes in frames that the kernel leaves to this node.
 fn take_handed_over(mut forwarder: Forwarder, stop: &OwnedFd) {
     let shared = forwarder.shared.clone();
     let Some(kernel) = &shared.kernel else { return };
@@ -491,7 +491,7 @@ fn receive(mut forwarder: Forwarder, stop: &OwnedFd) {
     }
 }
 
-/// Does what is due.
+/// Does the work that is due.
 fn tick(mut forwarder: Forwarder, stop: &OwnedFd) {
     let shared = forwarder.shared.clone();
     let (mut seldom, mut known) = (Duration::ZERO, Vec::new());
@@ -551,7 +551,7 @@ fn send_train(forwarder: &mut Forwarder, peer: &Peer, now: Duration) {
     }
 }
 
-/// Asks whether datagrams arrive at `peer`, if it is due and there is another way for them: those that each way has to carry.
+/// Asks whether datagrams arrive at `peer`, if it is due and there is another way for them: the probes for each way.
 fn ask_for_life(forwarder: &mut Forwarder, peer: &Peer, now: Duration) {
     let Some(fallback) = peer.fallback() else { return };
     // Without the other way nothing else shows whether the link is cut.
@@ -585,7 +585,7 @@ fn probe_path(forwarder: &mut Forwarder, peer: &Peer, now: Duration) {
     }
     while let Some(length) = peer.next_probe(now) {
         match forwarder.outgoing.probe(way, 0, length, now) {
-            // Of what is refused the next one is shorter.
+            // After a refusal the next one is shorter.
             Ok(()) | Err(Loss::TooLong) => {}
             Err(_) => return,
         }
@@ -623,7 +623,7 @@ fn confirm_keys(forwarder: &mut Forwarder, peer: &Peer, now: Duration) {
 }
 
 impl Forwarder {
-    /// Takes in what the kernel has `read`, and left to this node.
+    /// Takes in the frames that the kernel has `read`, and left to this node.
     fn take_handed_over(&mut self, kernel: &Kernel, read: &[u8]) {
         // A host sends many frames of its own on devices that are up.
         let Some(HandedOver { session, what }) = HandedOver::decode(read) else { return };

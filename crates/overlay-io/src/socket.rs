@@ -41,7 +41,7 @@ impl Socket {
     /// A socket bound to `address`.
     ///
     /// # Errors
-    /// If it cannot be bound, or the kernel lacks what is needed.
+    /// If it cannot be bound, or the kernel lacks a feature that it needs.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
         let socket = UdpSocket::bind(address)?;
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
@@ -59,7 +59,7 @@ impl Socket {
     /// Says which offloads of sockets are used from now on. All are at first that the kernel has.
     ///
     /// # Errors
-    /// Those of the system call.
+    /// The errors of the system call.
     pub fn set_offloads(&mut self, offloads: Offloads) -> io::Result<()> {
         if self.state.gro_segments() > 1 {
             set_gro(&self.socket, offloads.udp_gro)?;
@@ -68,7 +68,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Whether what has come from one node comes together.
+    /// Whether datagrams of one node come together.
     #[must_use]
     pub fn glues(&self) -> bool {
         self.is_to_glue() && !self.is_gro_suspended.load(Ordering::Relaxed)
@@ -79,7 +79,7 @@ impl Socket {
         self.offloads.udp_gro && self.state.gro_segments() > 1
     }
 
-    /// Notes that what was put aside misbehaves.
+    /// Notes that the offload that was put aside misbehaves.
     pub fn disable_gro_for_good(&self) {
         self.is_gro_to_blame.store(true, Ordering::Relaxed);
     }
@@ -93,7 +93,7 @@ impl Socket {
     /// Lets nothing come together for now, or lets it again if it is to.
     ///
     /// # Errors
-    /// Those of the system call.
+    /// The errors of the system call.
     pub fn put_gluing_aside(&self, is_aside: bool) -> io::Result<()> {
         if self.is_to_glue() {
             set_gro(&self.socket, !is_aside)?;
@@ -105,7 +105,7 @@ impl Socket {
     /// Where it is bound.
     ///
     /// # Errors
-    /// Those of the system call.
+    /// The errors of the system call.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
@@ -129,7 +129,7 @@ impl Socket {
         self.state.try_send(UdpSockRef::from(&self.socket), &transmit)
     }
 
-    /// Takes what has come from one address into `into`, which has room for [`MOST`] bytes.
+    /// Takes the datagrams of one address into `into`, which has room for [`MOST`] bytes.
     ///
     /// # Errors
     /// `EAGAIN` if nothing has.
@@ -150,15 +150,15 @@ impl AsFd for Socket {
 /// Datagrams that have come together, one behind the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// From whom.
+    /// The sender.
     pub from: SocketAddr,
     /// All their bytes.
     pub bytes: usize,
-    /// Those of each but the last one, which may be shorter.
+    /// The length of each but the last one, which may be shorter.
     pub length: usize,
 }
 
-/// Says whether the kernel glues together what comes from one address.
+/// Says whether the kernel merges the datagrams of one address.
 fn set_gro(socket: &UdpSocket, is_on: bool) -> io::Result<()> {
     let value = libc::c_int::from(is_on);
     let length = size_of_val(&value) as libc::socklen_t;
@@ -168,7 +168,7 @@ fn set_gro(socket: &UdpSocket, is_on: bool) -> io::Result<()> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Makes the kernel's buffers large, beyond what is granted to everybody if this process may.
+/// Makes the kernel's buffers large, beyond the general limit if this process may.
 fn enlarge(socket: &UdpSocket) {
     use rustix::net::sockopt;
     // Smaller ones only lose more in bursts.

@@ -1,4 +1,4 @@
-//! A TAP: a network device whose frames a program reads and writes.
+//! A TAP: a network device with a program that reads and writes its frames.
 //!
 //! Each frame has a `virtio_net_hdr`, so the kernel need not split a program's data into frames of the
 //! device's MTU, nor compute checksums: segments of up to 64 KiB cross in one call, in both directions.
@@ -59,7 +59,7 @@ pub enum OpenError {
     /// The kernel has no TUN/TAP.
     #[error("cannot open /dev/net/tun: load the kernel module `tun`, and run this as root")]
     NoDriver(#[source] io::Error),
-    /// There is no such persistent TAP.
+    /// No persistent TAP has that name.
     #[error("there is no persistent TAP `{0}`")]
     Absent(String),
     /// Another program has the TAP.
@@ -111,7 +111,7 @@ impl Tap {
         let (file, plugged) = open(name, 0)?;
         plugged.map_err(|source| match source.raw_os_error() {
             Some(libc::EBUSY) => OpenError::InUse(name.to_owned()),
-            // It is no TAP, or one with several queues.
+            // The device is no TAP, or has several queues.
             Some(libc::EINVAL) => OpenError::Absent(name.to_owned()),
             _ => OpenError::Refused { name: name.to_owned(), source },
         })?;
@@ -165,7 +165,7 @@ impl Tap {
         self.offloads
     }
 
-    /// Disables all offloads for now, or restores those that it should have.
+    /// Disables all offloads for now, or restores the intended ones.
     ///
     /// # Errors
     /// If it is gone.
@@ -175,7 +175,7 @@ impl Tap {
         Ok(())
     }
 
-    /// Notes that those that were put aside misbehave.
+    /// Notes that the offloads that were put aside misbehave.
     pub fn blame_offloads(&self) {
         self.is_to_blame.store(true, Ordering::Relaxed);
     }
@@ -214,7 +214,8 @@ impl Tap {
         Ok(libc::c_int::from(flags) & libc::IFF_PERSIST != 0)
     }
 
-    /// Sets what the kernel keeps of the program that had it before: how long headers are, and what is left to it.
+    /// Resets the settings that the kernel keeps from the device's former program: the header length and the
+    /// offloads.
     fn forget_former_program(&mut self) -> io::Result<()> {
         /// Bytes of a `virtio_net_hdr`, as in a new TAP. Virtual machines take longer ones.
         const HEADER: libc::c_int = 10;
@@ -267,7 +268,7 @@ impl Tap {
         Ok(rustix::io::read(&self.file, into)?)
     }
 
-    /// Writes a frame, whose header is at the front of the first part.
+    /// Writes a frame. Its header is at the front of the first part.
     ///
     /// # Errors
     /// `EINVAL` if the kernel finds header and frame to contradict each other; others if the device is gone or down.
@@ -292,7 +293,7 @@ impl AsFd for Tap {
     }
 }
 
-/// Asks for a TAP `name`, with further flags: what it is read by, and whether that is one.
+/// Asks for a TAP `name`, with further flags; returns its file, and whether the kernel has made it.
 fn open(name: &str, flags: libc::c_int) -> Result<(OwnedFd, io::Result<()>), OpenError> {
     let mut wanted = named(name).ok_or_else(|| OpenError::Name(name.to_owned()))?;
     let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | flags;

@@ -31,7 +31,7 @@ use crate::peers::Peers;
 use crate::socket::{self, Arrival, Socket};
 use crate::tap::{self, Tap};
 
-/// How long what was sent may take to come.
+/// The time limit for the arrival of sent data.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Bytes of a piece's payload, and of all of them: the last one is shorter.
@@ -66,7 +66,7 @@ pub(crate) struct Real;
 
 impl Kernel for Real {}
 
-/// Those of `wanted` that `kernel` has and does right.
+/// The ones of `wanted` that `kernel` has and does right.
 pub(crate) fn run(wanted: Offloads, kernel: &impl Kernel) -> io::Result<Offloads> {
     let control = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None)?;
     set_up(&control, "lo")?;
@@ -144,7 +144,7 @@ fn sends(kernel: &impl Kernel) -> io::Result<bool> {
     Ok(from.at_once(SIZE) > 1 && crosses(kernel, &from, &to, true)?)
 }
 
-/// True if merged datagrams are told apart. `together`: they are also sent in one call.
+/// True if merged datagrams are separated again. `together`: they are also sent in one call.
 fn receives(kernel: &impl Kernel, together: bool) -> io::Result<bool> {
     let (from, to) = (bind()?, bind()?);
     Ok(to.glues() && crosses(kernel, &from, &to, together)?)
@@ -170,7 +170,7 @@ fn crosses(kernel: &impl Kernel, from: &Socket, to: &Socket, together: bool) -> 
     })
 }
 
-/// True if what `take` takes from `source`, and nothing else, is what is `expected`.
+/// True if `take` takes exactly the `expected` datagrams from `source`.
 fn collects(
     source: impl AsFd,
     expected: &[Vec<u8>],

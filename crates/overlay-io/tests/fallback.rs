@@ -17,7 +17,7 @@ use overlay_io::offloads::Offloads;
 use overlay_io::peer::{Path, PeerState, PlainAgreement};
 use world::{Host, LIMIT, World, agreement, assert_no_mistakes, exchange};
 
-/// Leaves room for what the overlay adds to each frame on a network of 1500.
+/// Leaves room for the overlay's overhead for each frame on a network of 1500.
 const MTU: usize = 1400;
 
 /// Longer than a way is silent until it is asked, and is on probation for.
@@ -81,7 +81,7 @@ fn block(host: &Host) {
     block_those(host, "");
 }
 
-/// The same of those that are as `which` says.
+/// The same for the ones that `which` accepts.
 fn block_those(host: &Host, which: &str) {
     let nft = |line: &str| host.network.run("nft", line);
     nft("add table inet blocked");
@@ -112,8 +112,8 @@ fn await_carrier(world: &World, carrier: Carrier) {
     }
 }
 
-/// Sees for a while that all goes over the connection. Meanwhile keys change and reports are echoed: what is answered over the
-/// connection does not show that datagrams arrive.
+/// Sees for a while that all goes over the connection. Meanwhile keys change and reports are echoed: answers over the
+/// connection do not show that datagrams arrive.
 fn go_on_over_connection(world: &World, ends: &(TcpStream, TcpStream)) {
     thread::scope(|scope| {
         let exchanging = scope.spawn(|| {
@@ -154,7 +154,7 @@ fn a_stream_continues_while_udp_is_blocked_and_after_it_returns() {
     assert_no_mistakes(&world);
 }
 
-/// Reports and what is short still arrive, and would say that all is well.
+/// Reports and short datagrams still arrive, and would suggest that all is well.
 #[test]
 fn a_path_for_short_datagrams_only_is_avoided_until_it_is_wider() {
     let world = connected(&standing(), |_| {});

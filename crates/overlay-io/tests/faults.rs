@@ -1,5 +1,5 @@
-//! Offloads begin to lie while traffic flows: that is noticed, and what they did is done without them. Each lie but that of what
-//! glues datagrams together (`src/faults.rs`) is the kernel's own.
+//! Offloads begin to lie while traffic flows: the plane notices, and does their work itself. Each lie but that of the
+//! merging of datagrams (`src/faults.rs`) is the kernel's own.
 
 #[allow(dead_code, reason = "other tests need more of it")]
 mod world;
@@ -20,7 +20,7 @@ use world::{LIMIT, Station, World, assert_no_mistakes, exchange};
 
 const MTU: usize = 1400;
 
-/// How long it may take to find out: what is sent meanwhile may have to be repeated, each time later.
+/// The time limit for the detection: lost data may have to be repeated, each time later.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Waits until `plane` uses something no more, and calls `meanwhile` again and again.
@@ -96,7 +96,7 @@ fn gso_is_disabled_when_batches_are_lost() {
     let [here, there] = &world.hosts[..] else { panic!("two hosts are there") };
     let ends = a.connect(&b, 5000);
     exchange(&ends, 1_000_000);
-    // A device that swallows what it is to cut.
+    // A device that drops frames it should segment.
     let nft = |line: &str| there.network.run("nft", line);
     nft("add table inet lie");
     nft("add chain inet lie input { type filter hook input priority 0 ; }");
@@ -111,11 +111,11 @@ fn gso_is_disabled_when_batches_are_lost() {
         drop(over);
     });
     exchange(&ends, 1_000_000);
-    assert_eq!(there.plane.switched_off(), [], "what leaves there arrives");
+    assert_eq!(there.plane.switched_off(), [], "its datagrams arrive");
     assert_no_mistakes(&world);
 }
 
-/// What hands over frames to `station`'s device with headers that are not looked at.
+/// A program that hands over frames to `station`'s device with headers that are not checked.
 fn raw(station: &Station) -> OwnedFd {
     const PACKET_VNET_HDR: libc::c_int = 15;
     station.network.enter(|| {
@@ -175,7 +175,7 @@ fn a_device_with_wrong_claims_loses_its_offloads() {
         SwitchedOff { offload, place, fault: Fault::Spoils }
     };
     let begun = Instant::now();
-    // Without offloads the kernel cuts it, and of what that gives nothing can be said.
+    // Without offloads the kernel cuts it, and the result is not predictable.
     while plane.switched_off() != [Offload::TcpSegments, Offload::UdpSegments].map(off) {
         assert!(begun.elapsed() < LIMIT, "{:?}", plane.switched_off());
         rustix::io::write(&raw, &lie).unwrap();

@@ -1,5 +1,5 @@
-//! What the kernel carries between two nodes, and what it leaves to them. Hosts as in `world`, but stations are the hosts
-//! themselves: needs the right to make network namespaces.
+//! Frames that the kernel carries between two nodes, and frames that it leaves to them. Hosts as in `world`, but
+//! stations are the hosts themselves: needs the right to make network namespaces.
 
 #[path = "world/ground.rs"]
 mod ground;
@@ -213,7 +213,7 @@ impl Datagrams {
         let _ = self.from.send(&vec![7; length]);
     }
 
-    /// The lengths of those that come until none does for a while.
+    /// The lengths of the frames that come until none does for a while.
     fn received(&self) -> Vec<usize> {
         let mut buffer = vec![0; 65_536];
         std::iter::from_fn(|| self.to.recv(&mut buffer).ok()).collect()
@@ -328,7 +328,7 @@ fn strangers_are_dropped() {
     };
     let vni = session(b.node, a.node);
     forge(a, b, vni);
-    assert_eq!((count(), strangers()), (1, 0), "what a node of the link says is believed");
+    assert_eq!((count(), strangers()), (1, 0), "frames of the link's node are accepted");
     forge(c, b, vni);
     assert_eq!((count(), strangers()), (0, 1), "another address");
     forge(a, b, vni + 1);
@@ -420,7 +420,7 @@ fn stations_with_frames_too_long_for_the_path_use_the_plane() {
         a.sent_by_kernel(b) > before
     };
     [a, b].iter().for_each(|host| host.network.ip(&format!("link set st0 mtu {MOST}")));
-    // So long is known to arrive, and the device's MTU is seen with the next look.
+    // So long is known to arrive, and the next look shows the device's MTU.
     eventually("the longest frames pass in the kernel", || by_kernel(MOST - 28));
     assert!(by_kernel(100));
     [a, b].iter().for_each(|host| host.network.ip(&format!("link set st0 mtu {}", MOST + 1)));
@@ -429,7 +429,7 @@ fn stations_with_frames_too_long_for_the_path_use_the_plane() {
     let before = a.sent_by_kernel(b);
     exchange(&a.connect(b, 7600), 2 << 20);
     assert_eq!(a.sent_by_kernel(b), before);
-    // A device takes what is longer than its MTU from the plane alone.
+    // A device takes frames beyond its MTU from the plane alone.
     b.network.ip("link set st0 mtu 600");
     sleep(Duration::from_millis(1500));
     datagrams.send(1000);
@@ -509,7 +509,7 @@ fn the_plane_takes_over_when_the_kernel_has_a_smaller_route_mtu() {
 }
 
 #[test]
-fn tagged_frames_and_those_of_other_links_go_by_the_plane() {
+fn tagged_frames_and_frames_of_other_links_go_by_the_plane() {
     let world = World::new(3);
     let [a, b, c] = &world.hosts[..] else { panic!("three hosts") };
     world.await_kernel(true);
@@ -554,7 +554,7 @@ fn a_device_moved_to_another_namespace_uses_the_plane() {
     let from = a.datagrams(7700);
     from.connect(there).unwrap();
     let datagrams = Datagrams { from, to };
-    eventually("what is for it arrives", || datagrams.pass());
+    eventually("its frames arrive", || datagrams.pass());
 }
 
 #[test]
@@ -565,7 +565,7 @@ fn one_node_after_the_other_uses_the_kernel() {
     // One that was killed leaves this.
     namespace.ip("link add transhume-vxlan type vxlan external dstport 7789");
     let first = new().unwrap();
-    assert!(new().is_err(), "somebody is there");
+    assert!(new().is_err(), "the programs are loaded already");
     assert_eq!(devices(), 2, "and is left alone");
     drop(first);
     assert_eq!(devices(), 0);
@@ -574,7 +574,7 @@ fn one_node_after_the_other_uses_the_kernel() {
     drop(second);
 }
 
-/// What tells this program that it is to be the node that is killed.
+/// The environment variable that makes this program the node that is killed.
 const KILLED: &str = "TRANSHUME_TEST_KILLED";
 
 #[test]
@@ -615,7 +615,7 @@ fn the_host_ignores_tunnel_frames_after_the_node_was_killed() {
     host.ip("link del transhume-vxlan");
     host.ip("link add transhume-vxlan type vxlan external dstport 7789");
     host.ip("link set transhume-vxlan up");
-    assert!(is_answered(), "it does from a device that nobody guards");
+    assert!(is_answered(), "it does from an unguarded device");
 }
 
 #[test]

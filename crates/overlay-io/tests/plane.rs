@@ -26,7 +26,7 @@ use overlay_io::socket::{MOST, Socket};
 use world::ground::pattern;
 use world::{Host, LIMIT, Station, World, assert_no_mistakes, exchange};
 
-/// An MTU of stations that leaves room for what the overlay adds to each frame on a network of 1500.
+/// An MTU of stations that leaves room for the overlay's overhead for each frame on a network of 1500.
 const MTU: usize = 1400;
 
 /// Says that it is over when it is dropped, also by a check that fails.
@@ -108,7 +108,7 @@ fn sessions_are_replaced_during_a_stream() {
         });
         for time in 1..=TIMES {
             world.agree_anew(time);
-            // Behind what was sealed as the nodes had agreed on before.
+            // After the datagrams that were sealed as the nodes had agreed on before.
             exchange(&between, 10_000);
         }
     });
@@ -134,7 +134,7 @@ fn frames_longer_than_the_path_travel_in_parts() {
     assert_no_mistakes(&world);
 }
 
-/// How much a host has sent on its network: bytes, and what left in one piece that it did not cut itself.
+/// A host's sent traffic on its network: bytes, and pieces that it did not cut itself.
 fn sent_by(host: &Host) -> (u64, u64) {
     let devices = host.network.enter(|| fs::read_to_string("/proc/thread-self/net/dev").unwrap());
     let eth0 = devices.lines().find_map(|line| line.trim_start().strip_prefix("eth0:")).unwrap();
@@ -163,7 +163,7 @@ fn frames_that_came_together_leave_together() {
     let (a, b) = (world.station(1, 0, MTU), world.station(2, 1, MTU));
     let [from, to] = [&a, &b].map(|station| many_datagrams(station, 6000));
     let relay = &world.hosts[2];
-    // Each burst reaches the relay in one piece, whatever its kernel would merge and however busy it is.
+    // Each burst reaches the relay in one piece, regardless of the merging and the load of its kernel.
     let before = sent_by(relay);
     for _ in 0..100 {
         send_together(&from.0, &to, 9500, 1000);
@@ -195,7 +195,7 @@ fn a_path_that_becomes_narrow_is_noticed() {
     assert_no_mistakes(&world);
 }
 
-/// What `from` has sent to `to`, as `host` has counted, when that is so many frames.
+/// The counted traffic from `from` to `to` at `host`, when it is so many frames.
 fn await_traffic(world: &World, host: usize, (from, to): (&Station, &Station), frames: u64) -> Traffic {
     let flow = Some(Flow { from: from.mac, to: to.mac });
     let begun = Instant::now();
@@ -373,6 +373,7 @@ fn nodes_know_how_much_is_lost_and_how_long_it_takes() {
 
 #[test]
 fn the_rate_of_an_idle_path_is_known() {
+    let _alone = test_support::machine::alone();
     const MEGABITS: u64 = 50;
     let world = World::new(2, 1500);
     world.await_path(1472);
@@ -433,11 +434,11 @@ fn a_stream_crosses_an_unencrypted_link() {
     assert_no_mistakes(&world);
 }
 
-/// Waits until a datagram to `socket`, which is not sealed, says what `is_it`.
+/// Waits until `is_it` accepts a plain datagram to `socket`.
 fn await_words(socket: &UdpSocket, is_it: impl Fn(Message<'_>) -> bool) {
     let (begun, mut buffer) = (Instant::now(), [0; 2000]);
     loop {
-        let length = socket.recv(&mut buffer).expect("somebody speaks");
+        let length = socket.recv(&mut buffer).expect("a datagram arrives");
         let header = Header::decode(&buffer[..length]).unwrap();
         assert_eq!(header.protection, Protection::Plain);
         if is_it(Message::decode(&buffer[HEADER..length]).unwrap()) {

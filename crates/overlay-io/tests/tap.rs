@@ -75,7 +75,7 @@ fn frames_to_a_tap_carry_pending_offload_work() {
         socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         socket.send_to(b"hello", "10.9.0.2:7000").unwrap();
         let sent = next_to(&tap, 7000);
-        // Back to where it came from; no checksum changes with the order of what is added up.
+        // Back to its origin; no checksum changes with the order of its summands.
         let (header, frame) = sent.split_at(10);
         let swapped = [
             &frame[6..12],
@@ -165,7 +165,7 @@ fn an_existing_tap_is_used_unchanged_and_kept() {
             let mut tap = Tap::adopt("t0").unwrap();
             tap.set_offloads(Offloads::ALL).unwrap();
             let socket = UdpSocket::bind("10.9.0.1:0").unwrap();
-            // The kernel drops what is sent before it has seen that the device has a program now.
+            // The kernel drops frames until it has seen that the device has a program now.
             let attempt = |_| {
                 socket.send_to(b"hello", "10.9.0.2:7000").unwrap();
                 next_within(&tap, 7000, Duration::from_millis(100))
@@ -201,7 +201,7 @@ fn takes_segments() -> bool {
 
 #[test]
 fn settings_of_a_virtual_machine_are_replaced_and_reset_afterwards() {
-    /// Longer than what a TAP has at first.
+    /// Longer than a TAP's initial limit.
     const HEADER: libc::c_int = 12;
     isolated(|| {
         let header = HEADER;

@@ -13,10 +13,10 @@ pub const HEADER: usize = 14;
 /// Bytes of a VLAN tag.
 pub const TAG: usize = 4;
 
-/// Tags of a frame that are looked at: a customer's in a provider's. Those behind them are payload.
+/// The number of a frame's tags that are read: a customer's in a provider's. Further tags are payload.
 const MOST_TAGS: usize = 2;
 
-/// IEEE 802 numbers of what a frame carries.
+/// IEEE 802 numbers of a frame's payload.
 pub mod ethertype {
     /// IPv4
     pub const IPV4: u16 = 0x0800;
@@ -35,7 +35,7 @@ pub mod ethertype {
 /// The front of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Front {
-    /// For whom it is.
+    /// The destination.
     pub destination: Mac,
     /// The source address that the frame claims.
     pub source: Mac,

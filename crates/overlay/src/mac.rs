@@ -33,7 +33,7 @@ impl fmt::Display for Mac {
     }
 }
 
-/// Text that is no Ethernet address.
+/// The text is not an Ethernet address.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("`{0}` is not a MAC address: expected six pairs of hexadecimal digits, as in 02:74:72:00:00:01")]
 pub struct InvalidMac(String);

@@ -87,7 +87,7 @@ impl Pair {
     }
 }
 
-/// From whom to whom.
+/// The source and the destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Flow {
     /// The sender.
@@ -97,7 +97,7 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// That of `frame`; `None` if it is too short to have one.
+    /// The flow of `frame`; `None` if it is too short to have one.
     #[must_use]
     #[inline]
     pub fn of(frame: &[u8]) -> Option<Self> {
@@ -114,7 +114,7 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// Counts what `flow` has sent at `now`.
+    /// Counts the bytes that `flow` has sent at `now`.
     #[inline]
     pub fn count(&mut self, flow: Flow, volume: Volume, now: Duration) {
         let slot = slot(now);
@@ -136,7 +136,7 @@ impl Matrix {
         (all.filter(|(_, volume)| volume.frames > 0), self.others.between(from, to))
     }
 
-    /// True if there is a place, perhaps since those that have been quiet gave up theirs.
+    /// True if there is a place, perhaps since quiet flows gave up theirs.
     #[cold]
     fn has_room(&mut self, slot: u64) -> bool {
         // To look at all pairs for each frame of a flood of addresses costs too much: once in a slot is enough.
@@ -194,15 +194,15 @@ impl Sum {
         Self { interval: Interval::new(time, now), pairs: HashMap::default(), others: Volume::default() }
     }
 
-    /// Adds what is in `matrix`.
+    /// Adds the counts of `matrix`.
     pub fn add(&mut self, matrix: &Matrix) {
         let (pairs, others) = matrix.within(self.interval);
         pairs.for_each(|(flow, volume)| self.pairs.entry(flow).or_default().add(volume));
         self.others.add(others);
     }
 
-    /// The pairs that have sent the most bytes, the busiest first, at most `most` of them; behind them what all others have
-    /// sent together, if they have.
+    /// The pairs that have sent the most bytes, the busiest first, at most `most` of them; behind them the sum of all
+    /// others, if they have sent anything.
     #[must_use]
     pub fn busiest(self, most: usize) -> Vec<Traffic> {
         let Self { interval, pairs, mut others } = self;
@@ -360,6 +360,6 @@ mod tests {
         (segment[16], segment[17], segment[23]) = (10, 0, 17);
         let vnet = VnetHeader { gso_type: gso::UDP_L4, gso_size: 1000, ..VnetHeader::partial(34, 6) };
         assert_eq!(Volume::of(&vnet, &segment), Some(volume(3 * 42 + 2500, 3)));
-        assert_eq!(Volume::of(&vnet, &frame), None, "that is no segment");
+        assert_eq!(Volume::of(&vnet, &frame), None, "the frame is not a segment");
     }
 }

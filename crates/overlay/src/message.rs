@@ -10,7 +10,7 @@
 //!  │  6   │ stamp (8) │                                                        its echo
 //! ```
 //!
-//! Little-endian. `flags`, `csum_start` and `csum_offset` are those of a [`VnetHeader`]; what is a segment for a device is
+//! Little-endian. `flags`, `csum_start` and `csum_offset` are the fields of a [`VnetHeader`]; a device's segment is
 //! split before it travels.
 
 use crate::parts::Part;
@@ -62,12 +62,12 @@ pub enum Message<'a> {
     Echo(u64),
 }
 
-/// Received datagrams of those that the peer has sealed in a session. Higher numbers are refused.
+/// Received datagrams that the peer has sealed in a session. Higher numbers are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
     /// Datagrams that were opened.
     pub received: u64,
-    /// Those that were sealed before the newest one of these, and have not come.
+    /// The missing ones that were sealed before the newest one of these.
     pub lost: u64,
     /// The stamp that the echo returns.
     pub stamp: u64,

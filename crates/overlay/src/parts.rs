@@ -1,8 +1,8 @@
 //! Fragmentation of frames that are longer than a datagram.
 //!
-//! The inner network may have a larger MTU than the path between two nodes. Such a frame is sent in parts of one size, of
-//! which only the last may be shorter, and is reassembled when all have arrived, in any order. One lost part
-//! loses the frame.
+//! The inner network may have a larger MTU than the path between two nodes. Such a frame is sent in parts of one size
+//! (only the last may be shorter), and is reassembled when all have arrived, in any order. One lost part loses the
+//! frame.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -103,7 +103,7 @@ impl Reassembly {
     /// Takes in `content`, which is `part` of a frame. Returns the frame when it is whole.
     ///
     /// # Errors
-    /// If it is not as long as it has to be, or contradicts those that came before.
+    /// If its length is wrong, or it contradicts earlier parts.
     pub fn take(
         &mut self,
         part: &Part,

@@ -35,16 +35,16 @@ const PAUSE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs
 pub enum Wrong {
     /// They are refused, and taken one by one.
     Refused,
-    /// They are lost, and those that leave one by one are not.
+    /// They are lost, while datagrams that leave one by one are not.
     Lost,
 }
 
 /// Bytes of a probe: no two kinds have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lengths {
-    /// Of those that leave in one call.
+    /// Of the datagrams that leave in one call.
     pub together: usize,
-    /// Of those that leave one by one.
+    /// Of the datagrams that leave one by one.
     pub alone: usize,
 }
 
@@ -108,7 +108,7 @@ impl PathBursts {
     }
 
     /// The lengths of probes to send now, [`PROBES`] of each, none longer than `longest`. `sent`, `lost`: counts of
-    /// datagrams, as far as the peer has reported.
+    /// datagrams by the peer's reports.
     pub fn next_trial(&mut self, longest: usize, sent: u64, lost: u64, now: Duration) -> Option<Lengths> {
         if self.trial.is_some_and(|trial| now.saturating_sub(trial.since) < PATIENCE) {
             return None;
@@ -173,7 +173,7 @@ mod tests {
     const TICK: Duration = Duration::from_millis(100);
     const LONGEST: usize = 1472;
 
-    /// A way, and what is sent on it.
+    /// A way, and its traffic.
     struct World {
         bursts: PathBursts,
         now: Duration,
@@ -190,7 +190,7 @@ mod tests {
             Self { bursts, now: Duration::from_secs(100), sent: 0, lost: 0, trials: 0, answered }
         }
 
-        /// So many seconds, in each of which so many datagrams are sent, and lost.
+        /// So many seconds. In each, so many datagrams are sent, and lost.
         fn pass(&mut self, seconds: u32, sent: u64, lost: u64) {
             for tick in 0..seconds * 10 {
                 if tick % 10 == 0 {

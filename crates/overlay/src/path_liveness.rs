@@ -89,13 +89,13 @@ impl PathLiveness {
         Self { probation, ..Self::new(now) }
     }
 
-    /// True if the way carries datagrams there and back, as far as is known.
+    /// True if the way carries datagrams there and back, by present knowledge.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.is_alive
     }
 
-    /// True if the peer is to be probed now; the probe and its answer both use this path. `is_idle`: no
+    /// True if a probe to the peer is due now; the probe and its answer both use this path. `is_idle`: no
     /// frames use it.
     pub fn next_question(&mut self, is_idle: bool, now: Duration) -> bool {
         if !self.is_due(is_idle, now) {
@@ -133,7 +133,7 @@ impl PathLiveness {
         now.saturating_sub(since) >= pause
     }
 
-    /// Sees what it means that nothing was answered of late.
+    /// Draws the conclusion from the missing answers of late.
     fn judge(&mut self, now: Duration) {
         if self.unanswered >= GAP {
             self.answers_since = None;

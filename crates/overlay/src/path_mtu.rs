@@ -32,10 +32,10 @@ const ATTEMPTS: u32 = 5;
 /// and the answer to the last may take so long. An answer that comes later still counts.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// A probe that is sent again to confirm that what arrived still does has a short one beside it. So many of them must be answered.
+/// A probe that is sent again to confirm a length has a short one beside it. So many of them must be answered.
 const EVIDENCE: u32 = 3;
 
-/// How often it is confirmed that what arrived still does: a stream that gets nothing through tries again less and less often.
+/// How often a length is confirmed again: a stream that gets nothing through tries again less and less often.
 const CONFIRM: Duration = Duration::from_secs(1);
 
 /// How often a larger length is tried.
@@ -50,7 +50,7 @@ struct Probe {
     length: usize,
     sent: Duration,
     attempts: u32,
-    /// A short probe is to be sent beside it.
+    /// A short probe is sent beside it.
     wants_beside: bool,
     /// Short ones that were answered.
     answered_beside: u32,
@@ -59,7 +59,7 @@ struct Probe {
 /// The search for one path.
 #[derive(Clone, Debug)]
 pub struct PathMtu {
-    /// Arrives, as far as is known.
+    /// Arrives, by present knowledge.
     arrives: usize,
     /// Something was answered.
     is_known: bool,
@@ -67,20 +67,20 @@ pub struct PathMtu {
     limit: usize,
     /// The largest limit of the device so far, as the kernel has reported,
     longest: usize,
-    /// and what of that it has not refused since the last search began.
+    /// and the part of it that was not refused since the last search began.
     device: usize,
     /// It is tried at once whether all of that arrives: most often it does.
     hopeful: bool,
     /// Under way.
     probe: Option<Probe>,
-    /// When the found length is to be confirmed.
+    /// When the found length is confirmed next.
     confirm_at: Duration,
-    /// When a larger one is to be tried.
+    /// When a larger one is tried next.
     raise_at: Duration,
 }
 
 impl PathMtu {
-    /// A search on a path whose first device sends at most `device` bytes.
+    /// A search on a path. Its first device sends at most `device` bytes.
     #[must_use]
     pub fn new(device: usize, now: Duration) -> Self {
         let device = device.max(BASE);
@@ -98,7 +98,7 @@ impl PathMtu {
         }
     }
 
-    /// Bytes of a datagram that arrives, as far as is known.
+    /// Bytes of a datagram that arrives, by present knowledge.
     #[must_use]
     pub fn arrives(&self) -> usize {
         self.arrives
@@ -110,8 +110,8 @@ impl PathMtu {
         self.longest
     }
 
-    /// The length of a probe to send now. When a search starts, `says` returns the device's present limit,
-    /// as far as the kernel knows it.
+    /// The length of a probe to send now. When a search starts, `says` returns the kernel's present limit of
+    /// the device.
     pub fn next_probe(&mut self, now: Duration, says: impl FnOnce() -> usize) -> Option<usize> {
         if let Some(probe) = &mut self.probe {
             if mem::take(&mut probe.wants_beside) {
@@ -233,7 +233,7 @@ mod tests {
     struct World {
         mtu: PathMtu,
         now: Duration,
-        /// What arrives.
+        /// The length that arrives.
         path: usize,
         /// Of a hundred probes so many are lost.
         loss: u64,

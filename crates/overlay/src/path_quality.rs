@@ -142,7 +142,7 @@ impl PathQuality {
         self.round_trip
     }
 
-    /// Datagrams that were sent to the peer, as far as it knows.
+    /// Datagrams that were sent to the peer, by its own knowledge.
     #[must_use]
     pub fn sent(&self) -> u64 {
         self.received + self.lost
@@ -155,7 +155,7 @@ impl PathQuality {
         self.rate
     }
 
-    /// True if a train is to be sent now so that the peer can measure the rate.
+    /// True if a train is due now, with which the peer can measure the rate.
     pub fn train_is_due(&mut self, now: Duration) -> bool {
         let is_due =
             self.rate.is_none() && self.train_at.is_none_or(|last| now.saturating_sub(last) >= TRAIN_PERIOD);
@@ -165,7 +165,7 @@ impl PathQuality {
         is_due
     }
 
-    /// Those of them that it has not received.
+    /// The ones of them that it has not received.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost

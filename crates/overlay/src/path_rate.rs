@@ -22,7 +22,7 @@ const LEAST: u64 = 16 * 1024;
 /// The time is divided into so long slots,
 const SLOT: Duration = Duration::from_secs(10);
 
-/// of which so many are kept.
+/// so many of which are kept.
 const SLOTS: usize = 6;
 
 /// See the module.

@@ -87,7 +87,7 @@ impl Suspicion {
 mod tests {
     use super::*;
 
-    /// What changes within so many of them, and at which.
+    /// The changes within `count` observations, each with its number.
     fn see(suspicion: &mut Suspicion, is_good: bool, count: u32) -> Vec<(u32, Change)> {
         (1..=count).filter_map(|number| Some((number, suspicion.saw(is_good)?))).collect()
     }

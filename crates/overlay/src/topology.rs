@@ -17,7 +17,7 @@ pub use routes::Routes;
 /// The most nodes of a topology.
 pub const MAX_NODES: usize = 4096;
 
-/// The most links of a topology: what a mesh of 362 nodes has.
+/// The most links of a topology: the number in a mesh of 362 nodes.
 pub const MAX_LINKS: usize = 64 * 1024;
 
 /// The cost of a link that was laid out by one of the usual plans.
@@ -173,8 +173,8 @@ impl Topology {
         Self::new(version, nodes.to_vec(), links)
     }
 
-    /// The `nodes` as corners of a hypercube, in the order given. Where their number is no power of two, the last
-    /// corners are missing; the rest hangs together all the same.
+    /// The `nodes` as corners of a hypercube, in the order given. Where their number is not a power of two, the
+    /// last corners are missing; the rest is still connected.
     ///
     /// # Errors
     /// As of [`Topology::new`].

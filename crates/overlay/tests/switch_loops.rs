@@ -1,7 +1,7 @@
 //! One LAN with several ports of an overlay, as when an administrator bridges networks that are joined already.
 //!
-//! The LAN's own switch learns behind which of its plugs a MAC is, and floods what it does not know. Frames go round then, between
-//! the LAN and the overlay; the nodes have to find out, and to leave just one of the ports open.
+//! The LAN's own switch learns behind which of its plugs a MAC is, and floods frames for unknown MACs. Frames then go
+//! round between the LAN and the overlay; the nodes must detect that, and leave just one of the ports open.
 
 mod support;
 
@@ -25,7 +25,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// How long the LAN's switch remembers a MAC.
 const AGE: Duration = Duration::from_secs(300);
 
-/// What may be sent to many, so that a storm is short.
+/// The limit for frames to many, so that a storm is short.
 const RATE: Rate = Rate { frames: 50, bytes: 50 * 64 };
 
 /// The port of a node's own station.
@@ -261,7 +261,7 @@ fn a_storm_between_instances_is_short_and_one_of_them_stays_open() {
     for seed in 0..100 {
         let mut rng = Rng::with_seed(seed);
         let mut world = World::random(&mut rng, PortKind::Instance);
-        assert_eq!(world.run(SECOND * 3), 0, "seed {seed}: nobody asks");
+        assert_eq!(world.run(SECOND * 3), 0, "seed {seed}: no station asks");
         for number in 0..20 {
             let node = rng.usize(..world.nodes.len());
             world.inject(node, From::Port(STATION), &frame(Mac::BROADCAST, mac(100 + number)));
@@ -310,7 +310,7 @@ impl Stream {
         Some(Self::frame(self.to, self.from, self.number))
     }
 
-    /// What `mac` answers to what it has heard.
+    /// The answer of `mac` to the frames that it has heard.
     fn hear(&mut self, mac: Mac, heard: &[u8], now: Duration) -> Option<Vec<u8>> {
         let number = *heard.last()?;
         if (mac_at(heard, 0), mac_at(heard, 6)) == (self.to, self.from) && mac == self.to {

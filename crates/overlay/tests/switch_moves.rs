@@ -38,7 +38,7 @@ fn frames_kept_at_the_source_follow_the_mac() {
     let lost = forward(&mut switch, From::Port(ONE), &frame(mac(9), mac(1)));
     assert_eq!(lost.0, Verdict::Dropped(Reason::Paused));
     let (_, out) = forward(&mut switch, From::Port(TWO), &frame(Mac::BROADCAST, mac(2)));
-    assert!(!out.contains(&To::Port(ONE)), "what goes to all is not kept");
+    assert!(!out.contains(&To::Port(ONE)), "frames for all are not kept");
     let mut out = vec![];
     assert_eq!(switch.commit(&entry(1, RIGHT, None, 2), NOW, &mut out), Ok(true));
     let after = |ingress| to(RIGHT, ingress, Destination::Forwarded(RIGHT), 2);
@@ -111,7 +111,7 @@ fn late_frames_of_the_source_are_accepted_for_the_grace_time() {
 }
 
 #[test]
-fn an_aborted_destination_sends_back_what_it_kept() {
+fn an_aborted_destination_sends_back_its_kept_frames() {
     let mut switch = switch();
     push(&mut switch, &entry(1, LEFT, None, 1));
     switch.prepare(mac(1), ONE, Epoch(2)).unwrap();
@@ -171,7 +171,7 @@ fn a_commit_to_another_node_voids_the_preparation() {
     switch.prepare(mac(1), TWO, Epoch(5)).unwrap();
     switch.commit(&entry(1, LEFT, None, 3), NOW, &mut out).unwrap();
     push(&mut switch, &entry(1, ME, None, 5));
-    assert_eq!(macs(&switch, NOW)[0].port, Some(TWO), "what is for a later move stays");
+    assert_eq!(macs(&switch, NOW)[0].port, Some(TWO), "frames for a later move stay");
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn stations_unknown_to_the_coordinator_are_withdrawn() {
     push(&mut switch, &entry(9, RIGHT, None, 7));
     switch.withdraw_others(&[mac(1)].into(), Epoch(5), NOW);
     let known: Vec<_> = macs(&switch, NOW).iter().map(|known| known.mac).collect();
-    assert_eq!(known, [mac(1), mac(9)], "what is newer came meanwhile");
+    assert_eq!(known, [mac(1), mac(9)], "a newer entry came meanwhile");
     let mut out = vec![];
     assert_eq!(switch.commit(&entry(2, LEFT, None, 5), NOW, &mut out), Ok(false));
     assert_eq!(switch.commit(&entry(2, LEFT, None, 6), NOW, &mut out), Ok(true));

@@ -1,4 +1,4 @@
-//! What becomes of frames at one switch.
+//! The fate of frames at one switch.
 
 mod support;
 
@@ -380,7 +380,7 @@ fn of_two_lans_that_are_bridged_one_is_blocked() {
     assert_eq!(later.0, Verdict::Flooded);
 }
 
-/// Has `switch` find at [`NOW`] that its LAN has another way to the node on its left. Returns what it says then.
+/// Has `switch` find at [`NOW`] that its LAN has another way to the node on its left. Returns its output.
 fn close_lan(switch: &mut Switch) -> Vec<Parcel> {
     let mut out = vec![];
     switch.tick(NOW, &mut out);
@@ -436,7 +436,7 @@ fn detaching_a_lan_port_sends_a_change_notice() {
         said.iter().filter(|parcel| parcel.bytes == notices[0].bytes).count()
     };
     switch.detach(ONE);
-    assert_eq!(count(&mut switch), 0, "that is no LAN");
+    assert_eq!(count(&mut switch), 0, "the port has no LAN");
     switch.detach(LAN);
     assert_eq!(count(&mut switch), 2);
 }
@@ -497,7 +497,11 @@ fn a_blocked_lan_port_makes_all_nodes_relearn_and_announce_stations() {
     assert!(said.iter().all(|parcel| parcel.to == To::Port(LAN) && parcel.bytes[12..14] == [0x80, 0x35]));
     let mut told: Vec<u8> = said.iter().map(|parcel| parcel.bytes[11]).collect();
     told.sort_unstable();
-    assert_eq!(told, [&[1], &(20..=255).collect::<Vec<u8>>()[..]].concat(), "but not what is behind the LAN");
+    assert_eq!(
+        told,
+        [&[1], &(20..=255).collect::<Vec<u8>>()[..]].concat(),
+        "but not the stations behind the LAN"
+    );
     said.clear();
     switch.tick(NOW, &mut said);
     assert_eq!(said, [], "once");

@@ -1,4 +1,4 @@
-//! What need not pass the switch, at one switch. Networks of them are in `switch_simulation`.
+//! Frames that need not pass the switch, at one switch. Networks of them are in `switch_simulation`.
 
 mod support;
 
@@ -37,7 +37,7 @@ fn local_and_neighbouring_stations_have_short_cuts() {
     assert_eq!(switch.short_cut(mac(3)), None, "on a LAN there may be others");
     let (_, out) = forward(&mut switch, From::Port(TWO), &frame(mac(1), mac(7)));
     assert_eq!(out, [To::Port(ONE)]);
-    assert_eq!(switch.short_cut(mac(7)), None, "what was learned may be pretended");
+    assert_eq!(switch.short_cut(mac(7)), None, "a learned station may be forged");
     let at_the_end = overlay::topology::Topology::star(Version(2), LEFT, &[LEFT, ME, RIGHT]).unwrap();
     switch.install(at_the_end.routes(ME).unwrap()).unwrap();
     push(&mut switch, &entry(4, RIGHT, None, 1));

@@ -42,8 +42,8 @@ fn send(device: &mut Device, qp: Qp, sge: Sge, op: SendOp, signaled: bool) {
 const BATCH: u32 = 50;
 const TIME: Duration = Duration::from_secs(1);
 
-/// The half round trip of messages of `size` bytes, with both devices on one thread: what the engine
-/// computes, without the way from core to core.
+/// The half round trip of messages of `size` bytes, with both devices on one thread: the engine's computing
+/// time, without the way from core to core.
 fn work(medium: Medium, size: usize) -> Duration {
     let mut net = Net::new(2, Policy::Stable, medium, 1);
     let plan = Plan { memory: 4 << 20, ..Plan::default() };

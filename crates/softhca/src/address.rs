@@ -42,7 +42,7 @@ impl Way {
     }
 }
 
-/// Whom an address handle leads to.
+/// The destination of an address handle.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Address {
     Instance(Vid),

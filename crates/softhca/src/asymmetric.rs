@@ -16,9 +16,9 @@ const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 /// The threads that the slow side's fence covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Among {
-    /// Those of this process.
+    /// The barriers of this process.
     Threads,
-    /// Those of all processes that have registered.
+    /// The barriers of all processes that have registered.
     Processes,
 }
 
@@ -32,8 +32,8 @@ impl Among {
         })
     }
 
-    /// The slow side's fence: afterwards this thread sees what fast sides stored before their fence, or they see
-    /// what it has stored.
+    /// The slow side's fence: afterwards this thread sees the stores of fast sides before their fence, or they
+    /// see its own stores.
     pub fn fence(self) {
         /// For a kernel to which the process was restored, and that has no `membarrier`: no store stays unseen
         /// this long.

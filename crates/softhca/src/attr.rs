@@ -83,10 +83,10 @@ pub enum QpKind {
     /// A reliable connection.
     #[default]
     Rc,
-    /// An unreliable connection: SENDs and WRITEs only (and what is done locally), and a message that the peer cannot take is dropped without
-    /// a word. None is lost on its way, not even in a move.
+    /// An unreliable connection: SENDs and WRITEs only (and local operations), and a message that the peer cannot take
+    /// is dropped silently. No message is lost on its way, not even in a move.
     Uc,
-    /// Datagrams: SENDs of at most [`crate::limits::MTU`] bytes, each to whom it names.
+    /// Datagrams: SENDs of at most [`crate::limits::MTU`] bytes, each to the destination that it names.
     Ud,
     /// The initiator of an extended reliable connection: it sends, and names the shared receive queue for each message.
     XrcSend,

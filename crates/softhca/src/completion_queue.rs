@@ -136,7 +136,7 @@ impl CompletionQueue {
         count
     }
 
-    /// Forgets what `qpn` completed: its number may soon be another's.
+    /// Forgets the completions of `qpn`: its number may soon be another's.
     pub fn forget(&mut self, qpn: u32) {
         self.ring.retain(|completion| completion.qpn != qpn);
     }
@@ -170,7 +170,7 @@ mod tests {
         none(&mut cq);
         assert!(!cq.arm(false));
         assert_eq!(cq.push(Wc::default()), Pushed::WakeUp);
-        assert!(!cq.arm(false), "of that one somebody was mark_reported");
+        assert!(!cq.arm(false), "that completion was already notified");
         assert_eq!(cq.push(Wc::default()), Pushed::WakeUp);
         cq.push(Wc { solicited: true, ..Wc::default() });
         assert!(cq.arm(true));

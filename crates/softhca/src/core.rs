@@ -40,7 +40,7 @@ pub(crate) struct Core {
     pub addresses: Slab<AddressHandle>,
     pub groups: Groups,
     pub qp_names: Names,
-    /// Of those that XRC targets take receives from.
+    /// The queues from which XRC targets take receives.
     pub srq_names: Names,
     pub xrcds: Slab<Domain>,
     /// Events that the user has not taken yet.
@@ -131,7 +131,7 @@ impl Core {
         }
     }
 
-    /// Brings `handle` to the error state: what is queued is flushed, in order, sends first.
+    /// Brings `handle` to the error state: flushes its queued requests, in order, sends first.
     pub fn fail(&mut self, handle: Qp) {
         let Some(qp) = self.qps.get_mut(handle.0) else { return };
         if qp.attr.state == QpState::Error {
@@ -169,7 +169,7 @@ impl Core {
                 qp.requester.stop(qp.sends.head());
                 return;
             };
-            // Also those that the peer has executed, and that only waited for their turn.
+            // Also requests that the peer has executed, and that only waited for their turn.
             let completion = sent(qp.qpn, request, WcStatus::Flushed);
             let cq = qp.init.send_cq;
             qp.sends.retire();

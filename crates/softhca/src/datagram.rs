@@ -102,7 +102,7 @@ impl Core {
         }
     }
 
-    /// The datagram that [`Self::next_datagram`] found has been sent, as far as its sender is concerned.
+    /// The datagram that [`Self::next_datagram`] found has been sent, from the sender's point of view.
     pub fn finish_datagram(&mut self, handle: Qp) {
         let Some(qp) = self.qps.get_mut(handle.0) else { return };
         let msn = qp.sends.head();

@@ -35,7 +35,7 @@ struct Group {
 #[derive(Default)]
 pub(crate) struct Groups {
     groups: HashMap<GroupId, Group>,
-    /// Groups whose members have to be found out.
+    /// Groups with unknown members.
     wanted: Vec<GroupId>,
 }
 
@@ -98,7 +98,7 @@ impl Groups {
         group.members.as_deref()
     }
 
-    /// Groups whose members have to be found out.
+    /// Groups with unknown members.
     pub fn take_wanted(&mut self, into: &mut Vec<GroupId>) {
         into.append(&mut self.wanted);
     }
@@ -107,8 +107,8 @@ impl Groups {
         !self.wanted.is_empty()
     }
 
-    /// Learns the members of a group. Those that have waited for it go on, and are added to `unblocked`. `None`: they
-    /// could not be found out, and are asked for again at the next send.
+    /// Learns the members of a group. Adds the queue pairs that have waited for it to `unblocked`; they go on.
+    /// `None`: the lookup has failed, and is repeated at the next send.
     pub fn learn(&mut self, id: GroupId, members: Option<Vec<ProcessId>>, unblocked: &mut Vec<Qp>) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         group.is_asked = false;
@@ -137,7 +137,7 @@ impl Groups {
         next
     }
 
-    /// Keeps what is left of pauses for another clock.
+    /// Keeps the remaining pauses for another clock.
     pub fn freeze(&mut self, now: Duration) {
         for group in self.groups.values_mut() {
             group.pause.freeze(now);

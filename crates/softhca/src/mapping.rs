@@ -22,7 +22,7 @@ pub enum Source<'a> {
 /// `mmap`.
 ///
 /// # Errors
-/// Those of the system call.
+/// The errors of the system call.
 ///
 /// # Safety
 /// With `MAP_FIXED` among `flags`, nothing at `at` is needed any more.
@@ -53,7 +53,7 @@ pub unsafe fn unmap(at: *mut c_void, length: usize) {
 /// `mremap`, to a place that is given.
 ///
 /// # Errors
-/// Those of the system call.
+/// The errors of the system call.
 ///
 /// # Safety
 /// Both ranges are mapped, and nothing at `to` is needed any more.
@@ -63,7 +63,7 @@ pub unsafe fn remap(from: *mut c_void, to: *mut c_void, length: usize, flags: c_
     result(unsafe { libc::syscall(libc::SYS_mremap, from, length, length, flags, to) }).map(drop)
 }
 
-/// Whether one shared mapping is at `at`, as far as that can be found out.
+/// Whether one shared mapping is at `at`; false also if that cannot be found out.
 ///
 /// # Safety
 /// None is needed but that `at` is an address.

@@ -69,7 +69,7 @@ pub(crate) unsafe fn fetch(to: *mut u8, from: u64, length: usize) {
     unsafe { copy_words(to, from, length) };
 }
 
-/// Stores `swap` if the word at `addr` is `compare`; returns what was there.
+/// Stores `swap` if the word at `addr` is `compare`; returns the former word.
 ///
 /// # Safety
 /// The word is mapped, writable and aligned.
@@ -79,7 +79,7 @@ pub(crate) unsafe fn compare_swap(addr: u64, compare: u64, swap: u64) -> u64 {
     word.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst).unwrap_or_else(|found| found)
 }
 
-/// Adds to the word at `addr`; returns what was there.
+/// Adds to the word at `addr`; returns the former word.
 ///
 /// # Safety
 /// The word is mapped, writable and aligned.

@@ -20,7 +20,7 @@ use crate::work::Binding;
 /// The bearer of a key: its rights depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bearer {
-    /// The domain of the queue pair, or of what stands for it.
+    /// The domain of the queue pair, or of its replacement.
     pub pd: Pd,
     /// The incarnation of the queue pair.
     pub incarnation: u64,
@@ -56,7 +56,7 @@ pub(crate) struct Bound {
 pub(crate) type HandleChange = (Translation, u32);
 
 impl MemoryWindow {
-    /// The address of `length` bytes at `va`, if `bearer` may do to them what it `needs`.
+    /// The address of `length` bytes at `va`, if `bearer` may access them as it `needs`.
     pub fn address(&self, bearer: Bearer, va: u64, length: u64, needs: Access) -> Option<u64> {
         let bound = self.bound.filter(|bound| self.admits(bearer, bound) && bound.access.contains(needs))?;
         let offset = va.checked_sub(bound.iova)?;
@@ -74,7 +74,7 @@ impl MemoryWindow {
         self.kind == WindowKind::Two && self.bound.is_some_and(|bound| self.admits(bearer, &bound))
     }
 
-    /// True if a request for `binding` by `bearer` may come, as far as the window goes.
+    /// True if a request for `binding` by `bearer` may come, with regard to the window.
     pub fn accepts(&self, binding: &Binding, bearer: Bearer) -> bool {
         let allowed =
             Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC | Access::RELAXED_ORDERING;

@@ -18,7 +18,7 @@ pub(crate) struct ReceiveQueue {
 #[derive(Clone, Copy, Debug)]
 struct Posted {
     wr_id: u64,
-    /// Mostly there is no other.
+    /// Mostly it is the only one.
     first: Sge,
     sges: u32,
 }
@@ -97,7 +97,7 @@ impl ReceiveQueue {
         self.requests.front().filter(|posted| posted.sges == 1).map(|posted| (posted.wr_id, posted.first))
     }
 
-    /// Drops what [`Self::front`] has shown.
+    /// Drops the receive that [`Self::front`] has shown.
     #[inline]
     pub fn drop_front(&mut self) {
         self.requests.pop_front();

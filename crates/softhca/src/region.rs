@@ -70,7 +70,7 @@ pub(crate) struct Regions {
     names: Names,
     /// Tells the keys of one index apart: a key that was given back should not soon be valid again.
     salt: u8,
-    /// Zeroes, and behind them room for what is not wanted. It stays where it is, and takes memory when it is used.
+    /// Zeroes, and behind them room for unwanted bytes. It stays in its place, and takes memory when it is used.
     nowhere: Option<Box<[u8]>>,
 }
 
@@ -118,7 +118,7 @@ impl Regions {
         )
     }
 
-    /// Removes a region. Returns what peers knew of its key, if it was translated.
+    /// Removes a region. Returns the peers' knowledge of its key, if it was translated.
     pub fn remove(&mut self, source: &mut dyn HandleSource, mr: Mr) -> Option<(Region, Option<Translation>)> {
         let region = self.slab.remove(mr.0)?;
         Some((region, self.names.remove(source, region.key)))
@@ -140,8 +140,7 @@ impl Regions {
         self.names.translations()
     }
 
-    /// The address of what `sge` names, if its key, domain, range and rights allow. Empty elements
-    /// name nothing.
+    /// The address that `sge` names, if its key, domain, range and rights allow. Empty elements name nothing.
     #[inline(always)]
     pub fn local(&self, pd: Pd, sge: &Sge, needs: Access) -> Option<u64> {
         if sge.length == 0 {
@@ -168,8 +167,8 @@ impl Regions {
         region.is_some_and(|region| region.is_null)
     }
 
-    /// The address of what a peer names by a real key, if domain, range and rights allow. A length of 0
-    /// is not checked, as InfiniBand has it.
+    /// The address that a peer names by a real key, if domain, range and rights allow. A length of 0 is not
+    /// checked, as InfiniBand has it.
     #[inline]
     pub fn remote(&self, bearer: Bearer, rkey: u32, va: u64, length: u32, needs: Access) -> Option<u64> {
         if length == 0 {

@@ -5,8 +5,8 @@
 //! negative acknowledgement makes the requester go back to the message that it names: it retransmits at once or after
 //! a pause, or completes the request with an error if a retry is of no use.
 //!
-//! After a link was lost, the requester sends nothing until the peer has mark_reported it which message of this queue pair it
-//! expects: those before it are done, those from it on are sent again from their start.
+//! After a link was lost, the requester sends nothing until the peer has reported the next message of this queue pair
+//! that it expects: earlier messages are done, that one and later ones are sent again from their start.
 
 use verbs::{HandleKind, LookupList};
 
@@ -37,7 +37,7 @@ pub(crate) struct Requester {
     accepted: u64,
     /// Messages since one that asked to be acknowledged at once.
     unasked: u32,
-    /// READs and atomics before the next message whose answers have not arrived.
+    /// READs and atomics before the next message, with answers that have not arrived.
     outstanding: u8,
     /// For a peer that is not ready; the last try waits for its time-out, too.
     pauses_left: u8,
@@ -92,7 +92,7 @@ impl Requester {
     pub fn asks_for_ack(&mut self, signaled: bool) -> bool {
         /// Messages in a company.
         const COMPANY: u32 = 16;
-        // There is no need to ask.
+        // A request is not needed.
         self.unasked = self.unasked.saturating_add(1);
         let asks = signaled && self.unasked >= COMPANY;
         if asks {
@@ -125,7 +125,7 @@ pub(crate) fn check_locally(
     if has_memory(qp, request, regions) { WcStatus::Success } else { WcStatus::LocalProtection }
 }
 
-/// True if what `request` names of local memory is there, with the rights that it needs.
+/// True if the local memory that `request` names exists, with the rights that it needs.
 fn has_memory(qp: &QueuePair, request: &SendRequest, regions: &Regions) -> bool {
     let needs = if request.is_query() { Access::LOCAL_WRITE } else { Access::empty() };
     let is_there = |sge| regions.has_local(qp.init.pd, sge, needs);
@@ -229,7 +229,7 @@ impl Core {
         self.complete_sends(handle);
     }
 
-    /// Completes what is done at the head of the queue, in order.
+    /// Completes the requests at the head of the queue that are done, in order.
     pub fn complete_sends(&mut self, handle: Qp) {
         while let Some(qp) = self.qps.get_mut(handle.0) {
             let Some(request) = qp.sends.get(qp.sends.head()) else { break };
@@ -406,7 +406,7 @@ impl Core {
         }
         if qp.attr.timeout != 0 {
             let Some(left) = qp.requester.pauses_left.checked_sub(1) else {
-                // Whatever the peer was mark_reported before, it answers no more.
+                // Regardless of its earlier reports, the peer answers no more.
                 let head = qp.sends.head();
                 return self.end_request_with(handle, head, WcStatus::RetryExceeded);
             };
@@ -417,8 +417,7 @@ impl Core {
         self.waiting.push(handle);
     }
 
-    /// Requests before `msn`, and those that are on their way, are lost, which an unreliable connection does not care
-    /// about.
+    /// Requests before `msn`, and requests on their way, are lost. An unreliable connection accepts that.
     fn drop_requests(&mut self, handle: Qp, msn: u64) {
         let Some(qp) = self.qps.get_mut(handle.0) else { return };
         if std::mem::take(&mut qp.requester.interrupted) {
@@ -427,7 +426,7 @@ impl Core {
         }
         let lost = qp.requester.next.max(msn);
         qp.requester.sent = qp.requester.sent.max(lost);
-        // It is no more than what was sent, by now.
+        // By now it is at most the number of sent messages.
         let _ = accept(qp, lost);
         // The unsent rest of them proceeds without their memory.
         self.failed.push(handle);
@@ -468,7 +467,7 @@ impl Core {
         self.complete_sends(handle);
     }
 
-    /// The link is gone; what was in flight may have been executed or not.
+    /// The link is gone; messages in flight may have been executed or not.
     pub fn interrupt_requests(&mut self, handle: Qp) {
         let Some(qp) = self.qps.get_mut(handle.0) else { return };
         let requester = &mut qp.requester;
@@ -525,7 +524,7 @@ impl Core {
         if header.is_last() { self.finish_query(handle, header.msn) } else { Ok(()) }
     }
 
-    /// What an atomic found in the peer's memory.
+    /// The value that an atomic found in the peer's memory.
     pub fn on_atomic_response(&mut self, handle: Qp, header: &Header) -> Result<(), Malformed> {
         let Some(qp) = self.answered(handle, header) else { return Ok(()) };
         let Some(request) = qp.sends.get(header.msn) else { return Ok(()) };
@@ -618,7 +617,7 @@ fn select_srq(qp: &mut QueuePair, msn: u64, lookup: &LookupList, tx: &mut Tx) {
     }
 }
 
-/// Stages the next segment of message `msn`, whose memory has been checked.
+/// Stages the next segment of message `msn`. Its memory has been checked.
 fn stage(qp: &mut QueuePair, handle: Qp, msn: u64, regions: &Regions, lookup: &LookupList, tx: &mut Tx) {
     let offset = qp.requester.offset;
     if qp.init.kind == QpKind::XrcSend && offset == 0 {
@@ -758,7 +757,7 @@ fn accept(qp: &mut QueuePair, msn: u64) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// Message `msn` and those behind it are to be retransmitted.
+/// Message `msn` and those behind it must be retransmitted.
 fn go_back(qp: &mut QueuePair, msn: u64) {
     if msn > qp.requester.next {
         return;

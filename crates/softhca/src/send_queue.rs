@@ -128,7 +128,7 @@ impl SendQueue {
         self.slots.get_mut(slot)
     }
 
-    /// Appends `wr`, whose payload has `length` bytes.
+    /// Appends `wr`. Its payload has `length` bytes.
     ///
     /// # Safety
     /// Inline pieces are readable.

@@ -19,7 +19,7 @@ pub(crate) struct SharedReceiveQueue {
 /// The part of a queue that XRC targets need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Xrc {
-    /// The domain whose targets may use it.
+    /// The domain of the targets that may use it.
     pub xrcd: Xrcd,
     /// Where receives complete.
     pub cq: Cq,

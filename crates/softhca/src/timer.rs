@@ -36,7 +36,7 @@ impl Pause {
         }
     }
 
-    /// Keeps what is left of it for another clock.
+    /// Keeps the remaining time for another clock.
     pub fn freeze(&mut self, now: Duration) {
         if let Self::Until(deadline) = *self {
             *self = Self::Noted(deadline.saturating_sub(now));

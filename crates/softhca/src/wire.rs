@@ -166,7 +166,7 @@ numbered! {
         Ack = 64,
         /// `msn` was not executed, because of `syndrome`.
         Nak = 65,
-        /// A segment of what READ `msn` asked for
+        /// A segment of the answer to READ `msn`
         ReadResponse = 66,
         /// The value that the memory held; in `va`
         AtomicResponse = 67,
@@ -178,7 +178,7 @@ numbered! {
     Syndrome {
         /// No receive is posted; `imm` is the timer code to wait for.
         ReceiverNotReady = 1,
-        /// There is no queue pair that is ready to receive this.
+        /// No queue pair is ready to receive this.
         NotReady = 2,
         /// A handle was named that the sender's table has wrong; the table has been sent since.
         StaleHandle = 3,
@@ -201,7 +201,7 @@ pub mod flag {
     pub const ACKNOWLEDGES: u8 = 4;
     /// This DATAGRAM has a global route.
     pub const ROUTED: u8 = 8;
-    /// This DATAGRAM is for the receivers of a multicast group, whose GID its payload begins with.
+    /// This DATAGRAM is for the receivers of a multicast group. Its payload begins with the group's GID.
     pub const GROUP: u8 = 16;
     /// This SEND asks for an immediate acknowledgement.
     pub const ASKS_FOR_ACK: u8 = 32;
@@ -218,9 +218,9 @@ pub struct Header {
     pub flags: u8,
     /// Why not, in a NAK.
     pub syndrome: Option<Syndrome>,
-    /// Whom it is for.
+    /// The destination.
     pub dst_qpn: u32,
-    /// Whom it is from.
+    /// The source.
     pub src_qpn: u32,
     /// Bytes of payload that follow.
     pub length: u32,
@@ -384,8 +384,8 @@ impl Header {
         Ok(header)
     }
 
-    /// Whether a SEND without immediate data, or an ACK, may be [`Self::brief`]: its number is `msn`, and `acknowledged` what
-    /// it acknowledges, if it does.
+    /// Whether a SEND without immediate data, or an ACK, may be [`Self::brief`]: its number is `msn`, and
+    /// `acknowledged` the message that it acknowledges, if any.
     #[must_use]
     #[inline]
     pub fn fits_brief(msn: u64, acknowledged: u64) -> bool {
@@ -406,7 +406,7 @@ impl Header {
     /// The header that is `brief`, before `length` bytes of payload.
     ///
     /// # Errors
-    /// If there is no such header.
+    /// If the kind has no such header.
     #[inline(always)]
     pub fn of_brief(brief: Brief, length: usize) -> Result<Self, Malformed> {
         const FLAGS: u8 = flag::SOLICITED | flag::ACKNOWLEDGES | flag::ASKS_FOR_ACK;
@@ -438,7 +438,7 @@ impl Header {
         self.is_send() || matches!(self.opcode, Write | WriteImm | Read | CompareSwap | FetchAdd)
     }
 
-    /// True for what goes into a posted receive.
+    /// True for frames that go into a posted receive.
     #[must_use]
     #[inline]
     pub fn is_send(&self) -> bool {

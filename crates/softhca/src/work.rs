@@ -75,7 +75,7 @@ impl SendWr<'_> {
     }
 }
 
-/// A WRITE or READ, as far as it matters where it may be done at once.
+/// The parts of a WRITE or READ that tell whether it may be done at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Rdma<'a> {
     /// The application's name for it.
@@ -92,7 +92,7 @@ pub struct Rdma<'a> {
     pub payload: Payload<'a>,
 }
 
-/// A SEND, as far as it matters where it may leave at once.
+/// The parts of a SEND that tell whether it may leave at once.
 #[derive(Clone, Copy, Debug)]
 pub struct PlainSend<'a> {
     /// The application's name for it.
@@ -114,8 +114,8 @@ pub struct PlainSend<'a> {
 pub enum Payload<'a> {
     /// Gathered from (scattered to, for READ and atomics) registered memory.
     Sges(&'a [Sge]),
-    /// Copied by `post_send` from these pieces of memory, whatever their registration: address and
-    /// bytes; keys are ignored. They must be readable during the call.
+    /// Copied by `post_send` from these pieces of memory, regardless of registration: address and bytes; keys
+    /// are ignored. They must be readable during the call.
     Inline(&'a [Sge]),
 }
 
@@ -124,7 +124,7 @@ impl Payload<'_> {
     pub(crate) fn length(&self, caps: &QpCaps) -> Option<u64> {
         let bytes = |pieces: &[Sge]| pieces.iter().map(|sge| u64::from(sge.length)).sum();
         match self {
-            // Before the pieces are looked at: a program that asks for too many may not have them.
+            // Before the pieces are read: a program that asks for too many may not have them.
             Self::Sges(pieces) => (pieces.len() <= caps.max_send_sge as usize).then(|| bytes(pieces)),
             Self::Inline(pieces) => Some(bytes(pieces)).filter(|length| *length <= caps.max_inline.into()),
         }
@@ -164,7 +164,7 @@ pub enum SendOp {
         /// The region's key.
         rkey: u32,
     },
-    /// Stores `swap` in the peer's memory if it held `compare`; what it held comes back.
+    /// Stores `swap` in the peer's memory if it held `compare`; returns the former value.
     CompareSwap {
         /// Where in the peer's region; 8-byte aligned.
         va: u64,
@@ -175,7 +175,7 @@ pub enum SendOp {
         /// The new value.
         swap: u64,
     },
-    /// Adds to the peer's memory; what it held comes back.
+    /// Adds to the peer's memory; returns the former value.
     FetchAdd {
         /// Where in the peer's region; 8-byte aligned.
         va: u64,
@@ -231,7 +231,7 @@ impl SendOp {
         }
     }
 
-    /// True for what no peer sees.
+    /// True for operations that no peer sees.
     #[inline]
     pub(crate) fn is_local(&self) -> bool {
         matches!(self, Self::Bind(_) | Self::LocalInvalidate(_))

@@ -1,4 +1,4 @@
-//! A peer that plays the attacker, over a socket and over rings: whatever it says, only its own connections suffer.
+//! A peer that plays the attacker, over a socket and over rings: it can harm only its own connections.
 
 mod support;
 
@@ -19,7 +19,7 @@ const FIRST: u64 = 0x00ff_fff0;
 const SECRET_QKEY: u32 = 0x5ec_4e75;
 const GROUP: GroupId = [0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0x0f, 1, 2, 3];
 
-/// What becomes of the attacker.
+/// The attacker's fate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     /// Its link ends.
@@ -50,7 +50,7 @@ impl Line {
         (Self::Socket(near), stream::tcp_stream(listener.accept().unwrap().0.into()).unwrap())
     }
 
-    /// Writes what there is room for. Returns the bytes.
+    /// Writes as much as there is room for. Returns the bytes.
     fn write(&mut self, bytes: &[u8]) -> usize {
         let vector = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         match self {
@@ -157,7 +157,7 @@ impl Stage {
         for end in [a, b] {
             assert!(end.memory.load(1024, 300) == pattern(seed, 300), "written");
             assert!(end.memory.load(2048, 300) == pattern(seed, 300), "received");
-            assert_eq!(end.memory.load(4096, 8192), [0; 8192], "nobody's");
+            assert_eq!(end.memory.load(4096, 8192), [0; 8192], "an unused page");
             assert_eq!(end.memory.load(512, 300), [0; 300], "read");
         }
     }
@@ -441,7 +441,7 @@ fn a_flood_with_unread_answers_harms_no_other_connection() {
                 stage.net.now += Duration::from_millis(1);
             }
             assert_eq!(stage.fate(), Fate::Ignored);
-            assert!(stage.rests(), "what is not listened to keeps the device awake");
+            assert!(stage.rests(), "an ignored stream keeps the device awake");
             let Stage { mut net, line, .. } = stage;
             drop(line);
             let is_lost = |event: &Event| matches!(event, Event::LinkLost { .. });

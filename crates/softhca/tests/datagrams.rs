@@ -211,7 +211,7 @@ fn datagrams_resent_by_an_evicted_peer_are_delivered_once() {
 fn there_is_always_room_for_another_peer() {
     each(|net, a, b| {
         exchange(net, &a, &b);
-        // Whom it knew and has no link to is forgotten first or last.
+        // A known peer without a link may be the first or the last that is forgotten.
         net.cut();
         for stranger in 0..4 * MAX_PEERS as u16 {
             let ah = handle_to_nobody(net, &a, 100 + stranger);
@@ -411,7 +411,7 @@ fn rounds(net: &mut Net, count: usize) {
     }
 }
 
-/// Takes what has arrived, and posts a receive for each. Returns the numbers that were sent.
+/// Takes arrived datagrams, and posts a receive for each. Returns the sent numbers.
 fn numbers(net: &mut Net, end: &End, size: usize) -> Vec<u64> {
     let mut found = Vec::new();
     for wc in end.poll_receives(net) {
@@ -514,7 +514,7 @@ fn datagrams_wait_for_a_peer_that_moves_and_end_with_one_that_is_gone() {
         send_numbers(net, &a, &b, ah, 0..1300);
         rounds(net, 100);
         let sent = a.poll_sends(net).len();
-        assert!((1..1300).contains(&sent), "those that fit on the link are sent: {sent}");
+        assert!((1..1300).contains(&sent), "as many as fit on the link are sent: {sent}");
         net.resume(1);
         net.settle();
         assert_success(&a.poll_sends(net), 1300 - sent);

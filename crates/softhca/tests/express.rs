@@ -14,7 +14,7 @@ use softhca::*;
 use support::*;
 use verbs::Policy;
 
-/// Two neighbours whose link is up.
+/// Two neighbours with a link.
 fn neighbours() -> (Net, End, End) {
     let mut net = Net::new(2, Policy::Random, Medium::Shm, 5);
     let (a, b) = pair(&mut net, 0, 1, &Plan::default());
@@ -67,7 +67,7 @@ fn a_short_send_leaves_when_it_is_posted() {
 
 /// Frames behind it are not taken before it.
 #[test]
-fn the_completion_of_many_does_not_wait_for_those_behind_it() {
+fn the_completion_of_many_does_not_wait_for_later_ones() {
     const ALL: u64 = 24;
     const SIGNALED: u64 = 19;
     let (mut net, a, b) = neighbours();
@@ -185,7 +185,7 @@ fn a_send_that_finds_no_receive_waits_for_one() {
     assert_eq!(statuses(&a.poll_sends(&mut net)), [WcStatus::Success; 2]);
 }
 
-/// Without immediate data the header is brief, and what finds no receive is put into the buffer.
+/// Without immediate data the header is brief, and a message that finds no receive goes into the buffer.
 #[test]
 fn brief_sends_on_the_general_path_keep_their_order() {
     let (mut net, a, b) = neighbours();
@@ -366,8 +366,8 @@ impl Attacked {
     }
 }
 
-/// Writes a message with a brief header into the ring of the higher end, of which `next` bytes have been used. Says how many more are
-/// then.
+/// Writes a message with a brief header into the ring of the higher end. The first `next` bytes of it have been used.
+/// Returns how many are used then.
 fn write_brief(memory: &File, next: u64, brief: Brief, payload: &[u8]) -> u64 {
     const CAPACITY: u64 = 512 * 1024;
     /// It lies behind a page and the other ring.

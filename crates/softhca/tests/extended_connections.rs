@@ -129,7 +129,7 @@ fn each_message_is_received_in_the_queue_that_it_names() {
         for wr_id in 0..6 {
             b.receive(net, 0, wr_id, &[b.sge(1000 * wr_id as usize, 1000)]);
         }
-        // The second queue is in another domain, which has no memory: it takes what has no bytes.
+        // The second queue is in another domain, which has no memory: it takes messages without bytes.
         b.receive(net, 1, 100, &[]);
         b.receive(net, 1, 101, &[]);
         a.memory.store(0, &pattern(3, 1000));
@@ -314,7 +314,7 @@ fn random_bytes_end_the_link_but_not_the_device() {
                 srq_number: number,
                 payload: Payload::Sges(&[a.sge(0, 1000)]),
             };
-            // Queue pairs fail here and there; what counts is that devices do not.
+            // Queue pairs fail here and there; the test is that devices do not.
             let _ = a.post_wr(net, &wr);
             for _ in 0..10 {
                 net.step();

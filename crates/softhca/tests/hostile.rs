@@ -47,7 +47,7 @@ fn noisy(policy: Policy, seed: u64) {
             3 => SendOp::SendInvalidate(rkey),
             _ => SendOp::Send,
         };
-        // Queue pairs fail here and there; what counts is that devices do not.
+        // Queue pairs fail here and there; the test is that devices do not.
         let _ = net.device(1).post_recv(b.qp, round, &[b.sge(0, 1 << 20)]);
         let _ = a.try_post(net, round, op, &[a.sge(0, size)]);
         for _ in 0..10 {
@@ -74,7 +74,7 @@ fn random_bytes_end_the_link_but_not_the_device() {
     }
 }
 
-/// A device with a connected queue pair, whose peer sends the test's frames.
+/// A device with a connected queue pair. The test sends the frames of its peer.
 struct Victim {
     net: Net,
     end: End,
@@ -99,7 +99,7 @@ impl Victim {
         Self { net, end, peer }
     }
 
-    /// What becomes of the link after `bytes` have arrived.
+    /// The state of the link after `bytes` have arrived.
     fn hear(&mut self, bytes: &[u8]) -> Option<LinkLoss> {
         for cutter in self.net.pipes.values() {
             cutter.inject(0, bytes);
@@ -129,7 +129,7 @@ fn frame(header: &Header, payload: &[u8]) -> Vec<u8> {
     [&header.encode()[..], payload].concat()
 }
 
-/// As a device whose peer was restored from a checkpoint sends it.
+/// As a device sends it after its peer was restored from a checkpoint.
 #[test]
 fn an_acknowledgement_of_unsent_datagrams_is_accepted_only_as_the_first_on_a_link() {
     let mut victim = Victim::new();
@@ -164,7 +164,7 @@ fn protocol_violations_end_the_link() {
     }
 }
 
-/// What may be said of the queue pair as it was before is ignored, until it has executed something.
+/// Frames about the queue pair's former incarnation are ignored, until it has executed something.
 #[test]
 fn segments_without_a_start_are_dropped_at_the_first_message_and_end_the_link_later() {
     let (first, mut victim) = (0x00ff_fff0, Victim::new());
@@ -311,7 +311,7 @@ fn frames_for_unknown_queue_pairs_are_ignored() {
 #[test]
 fn a_peer_that_only_asks_does_not_fill_memory() {
     let mut victim = Victim::new();
-    // Requests to an unknown queue pair, each of which is answered; the answers are never read.
+    // Requests to an unknown queue pair. Each is answered; the answers are never read.
     let request = Header { dst_qpn: 9, length: 1, total: 1, ..Header::new(Opcode::Send) };
     let flood = frame(&request, &[0]).repeat(20_000);
     for _ in 0..5 {
@@ -426,7 +426,7 @@ fn an_unreliable_connection_survives_a_nak_for_an_unsent_message() {
     assert!(said >= HEADER + 8, "the message has left");
 }
 
-/// A device whose neighbour sends frames, and changes the shared memory, as the test wants.
+/// A device. Its neighbour sends frames, and changes the shared memory, as the test wants.
 struct Beset {
     net: Net,
     end: End,
@@ -594,7 +594,7 @@ fn a_neighbour_that_makes_descriptors_blocking_stops_no_other() {
         // SAFETY: no memory is passed.
         assert_eq!(unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_SETFL, 0) }, 0);
     }
-    // Nothing is there to be taken in, and soon there is no room for more wake-ups.
+    // No data is there, and soon there is no room for more wake-ups.
     for _ in 0..2000 {
         let device = &mut beset.net.nodes[0].device;
         device.drain_wakes();
@@ -651,7 +651,7 @@ fn mapped() -> u64 {
     statm.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096
 }
 
-/// Short messages whose headers change while they are read: the checked values are the executed ones.
+/// Short messages with headers that change while they are read: the checked values are the executed ones.
 #[test]
 fn a_message_that_changes_while_it_is_read_stays_in_bounds() {
     const LINE: usize = 64;
@@ -662,7 +662,7 @@ fn a_message_that_changes_while_it_is_read_stays_in_bounds() {
     let stop = AtomicBool::new(false);
     let is_over = &stop;
     std::thread::scope(|scope| {
-        // It turns the length of whatever lies in the ring back and forth.
+        // It turns the length of the ring's present message back and forth.
         scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
                 for line in 0..64 {

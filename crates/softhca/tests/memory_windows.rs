@@ -8,7 +8,7 @@ use verbs::Policy;
 
 const READ_WRITE: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
-/// A connected pair of which the second end lets windows be bound to its memory, and nothing else be done to it.
+/// A connected pair. The second end's memory allows the binding of windows, and nothing else.
 fn each(test: impl Fn(&mut Net, End, End)) {
     for medium in Medium::ALL {
         for policy in Policy::ALL {
@@ -221,7 +221,7 @@ fn an_invalid_binding_fails_its_queue_pair() {
 }
 
 #[test]
-fn a_region_must_allow_windows_and_what_they_allow() {
+fn a_region_must_allow_windows_and_their_rights() {
     for (region, window_access) in
         [(EVERYTHING, READ_WRITE), (Access::MW_BIND, READ_WRITE), (Access::MW_BIND, Access::REMOTE_ATOMIC)]
     {

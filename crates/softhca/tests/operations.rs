@@ -90,7 +90,7 @@ fn short_requests_leave_together() {
     write(net, 8);
     assert!(net.device(0).has_output());
     net.device(0).arm_cq(a.send_cq, false).unwrap();
-    assert!(!net.device(0).has_output(), "and so has who is about to wait");
+    assert!(!net.device(0).has_output(), "and a caller that is about to wait has flushed");
     write(net, 9);
     assert!(net.device(0).has_output());
     // The answers to those before it send the last one.
@@ -289,7 +289,7 @@ fn remote_access_errors() {
 }
 
 #[test]
-fn missing_rights_of_a_region_are_access_errors_and_those_of_a_queue_pair_invalid_requests() {
+fn missing_rights_of_a_region_are_access_errors_and_of_a_queue_pair_invalid_requests() {
     everywhere(|net| {
         for missing in [Access::REMOTE_WRITE, Access::REMOTE_READ, Access::REMOTE_ATOMIC] {
             for by_region in [false, true] {
@@ -480,7 +480,7 @@ fn a_new_incarnation_that_reuses_numbers_exceeds_retries() {
     });
 }
 
-/// More than its peer has executed, so that some are what that expects.
+/// More than its peer has executed, so that some are the next expected ones.
 #[test]
 fn a_new_incarnation_that_reuses_numbers_executes_nothing() {
     everywhere(|net| {
@@ -547,11 +547,11 @@ fn a_new_incarnation_gets_no_acknowledgement_for_its_previous_one() {
 
 #[test]
 fn a_new_incarnation_is_served_once_its_peer_has_one_too() {
-    // The first would follow what was refused.
+    // The first would follow the refused one.
     for numbers in [&[0x00ff_fff1][..], &[0x100], &[0x100, 0x200, 0x300]] {
         everywhere(|net| {
             let (a, b) = pair(net, 0, 1, &Plan::default());
-            // Refused, as there is no receive.
+            // Refused, without a receive.
             a.post(net, 1, SendOp::Send, &[a.sge(0, 8)]);
             let wait = |net: &mut Net| {
                 for _ in 0..50 {
@@ -573,7 +573,7 @@ fn a_new_incarnation_is_served_once_its_peer_has_one_too() {
     }
 }
 
-/// Two connected ends, of which the second expects another number first.
+/// Two connected ends. The second expects another number first.
 fn misnumbered(net: &mut Net, expected: u32) -> (End, End) {
     let mut plan = Plan::default();
     plan.attr.retry_count = 2;
@@ -609,7 +609,7 @@ fn a_mismatched_peer_stops_no_other_queue_pair_in_a_move() {
     });
 }
 
-/// Its peer takes what comes first for what it has executed already, as hardware does; nothing waits for ever.
+/// Its peer takes the first messages for executed ones, as hardware does; nothing waits for ever.
 #[test]
 fn a_peer_that_expects_a_later_number_answers_all_requests() {
     everywhere(|net| {
@@ -1181,7 +1181,7 @@ fn completions_survive_destroying_the_queue_pair_but_not_resetting_it() {
     assert_eq!(is_found_after(reset), [[], []]);
 }
 
-/// What may happen to a queue pair that a message is arriving for.
+/// Events of a queue pair while a message is arriving for it.
 const ENDS: [fn(&mut Net, &End); 3] = [
     |net, end| end.fail(net),
     |net, end| {

@@ -181,7 +181,7 @@ impl Pair {
         lane.posted.push_back(Posted { number, signaled, length, kind });
     }
 
-    /// Posts receives for what `side` sends.
+    /// Posts receives for the messages of `side`.
     fn receive(&mut self, net: &mut Net, side: usize) {
         let lane = &mut self.lanes[side];
         if lane.receives_posted - lane.receives_done >= SLOTS as u64 {
@@ -270,7 +270,7 @@ fn open_window(net: &mut Net, end: &End) -> u32 {
     key
 }
 
-/// What else happens in a run.
+/// Further events in a run.
 #[derive(Clone, Copy)]
 struct Trouble {
     cuts: bool,

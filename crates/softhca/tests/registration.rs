@@ -79,7 +79,7 @@ fn a_failed_reregistration_leaves_the_region_unchanged() {
 }
 
 #[test]
-fn a_null_region_reads_as_zeroes_and_swallows_what_is_stored() {
+fn a_null_region_reads_as_zeroes_and_swallows_stores() {
     each(|net, a, b| {
         for size in [5, 64, 300_000] {
             let (_, nowhere) = net.device(0).alloc_null_mr(a.pd).unwrap();
@@ -87,7 +87,7 @@ fn a_null_region_reads_as_zeroes_and_swallows_what_is_stored() {
             let piece = |lkey: u32, length: u32| Sge { addr: 0x1234_5678, length, lkey };
             b.memory.store(0, &pattern(1, size + 8));
             a.memory.store(0, b"beginend");
-            // Between real pieces there are zeroes; of what arrives the first bytes are not wanted.
+            // Between real pieces there are zeroes; the first received bytes are not wanted.
             let pieces = [a.sge(0, 5), piece(nowhere.lkey, size as u32), a.sge(5, 3)];
             b.receive(net, 1, &[piece(nothing.lkey, 4), b.sge(0, size + 4)]);
             a.post(net, 1, SendOp::Send, &pieces);
@@ -128,7 +128,7 @@ fn a_null_region_grants_no_remote_access() {
 }
 
 #[test]
-fn a_write_with_immediate_data_whose_memory_goes_away_takes_its_receive_with_it() {
+fn a_write_with_immediate_data_consumes_its_receive_when_its_memory_goes_away() {
     let mut seen = Vec::new();
     for steps in 0..30 {
         let net = &mut Net::new(2, Policy::Stable, Medium::Pipe, steps);

@@ -56,7 +56,7 @@ fn acquaint(net: &mut Net, a: usize, b: usize) -> (End, End) {
     (a, b)
 }
 
-/// What `from` writes to `to` fails with `status`, and changes nothing there.
+/// The WRITE of `from` to `to` fails with `status`, and changes nothing there.
 fn assert_refused(net: &mut Net, from: &End, to: &End, status: WcStatus) {
     to.memory.store(200, b"mine again");
     from.post(net, 1, SendOp::Write { va: to.va(200), rkey: to.key }, &[from.sge(0, 10)]);
@@ -132,7 +132,7 @@ fn a_deregistered_region_is_closed() {
     assert_refused(net, &a, &b, WcStatus::RemoteAccess);
 }
 
-/// As by programs that keep registrations for later, and deregister what is long gone.
+/// As by programs that keep registrations for later, and deregister memory that is long gone.
 #[test]
 fn memory_mapped_over_shared_pages_is_left_alone() {
     const LENGTH: usize = 1 << 20;
@@ -162,7 +162,7 @@ fn memory_mapped_over_shared_pages_is_left_alone() {
     assert!(unmapped);
 }
 
-/// As by programs that keep registrations for later, and register what they have mapped in the same place.
+/// As by programs that keep registrations for later, and register new mappings in the same place.
 #[test]
 fn neighbours_see_memory_registered_over_shared_pages() {
     const LENGTH: usize = 1 << 20;
@@ -207,7 +207,7 @@ fn memory_that_mremap_moved_and_grew_becomes_private_in_place() {
     assert_ne!(moved, libc::MAP_FAILED);
     net.device(1).dereg_mr(b.mr).unwrap();
     let moved = moved.cast::<u8>();
-    // SAFETY: as long as what was mapped.
+    // SAFETY: as long as the mapping.
     let bytes = unsafe { std::slice::from_raw_parts_mut(moved, 2 * LENGTH) };
     assert_eq!(&bytes[..4], b"head");
     assert!(bytes[LENGTH..].iter().all(|byte| *byte == 0));
@@ -331,7 +331,7 @@ fn write_access_to_a_part_exports_only_that_part() {
     assert!(rights_of_neighbours(&part).iter().all(|rights| rights == "r--s"));
 }
 
-/// A process with the descriptor could write, whatever the queue pair's rights.
+/// A process with the descriptor could write, regardless of the queue pair's rights.
 #[test]
 fn a_queue_pair_with_fewer_rights_than_the_region_stays_on_the_ring() {
     let net = &mut neighbours(Policy::Stable);
@@ -469,8 +469,8 @@ fn a_new_incarnation_accesses_no_memory_until_its_peer_has_one_too() {
     assert_eq!(write_at_once(net, &a, &b, b"directly again"), privileged());
 }
 
-/// The bytes that the first end writes after one of the two has a new incarnation, having asked for a direct mapping before, which the second
-/// answers as far as it gets in `turns`.
+/// The bytes that the first end writes after one of the two has a new incarnation. It has asked for a direct mapping
+/// before; the second has had `turns` turns to answer.
 fn written_after_a_new_incarnation(begins: fn(&mut Net, &End, &End), turns: usize) {
     let net = &mut neighbours(Policy::Stable);
     let (a, b) = pair(net, 0, 1, &plan());

@@ -51,7 +51,7 @@ fn sends_and_writes_arrive_and_nothing_else_is_done() {
     });
 }
 
-/// A connection without acknowledgements goes on from whatever number comes.
+/// A connection without acknowledgements goes on from any number.
 #[test]
 fn a_new_incarnation_with_a_lower_number_is_accepted() {
     each(|net, a, b| {
@@ -105,7 +105,7 @@ fn a_long_message_dropped_during_transmission_is_done() {
     });
 }
 
-/// It goes on meanwhile: what it says before its peer is ready is lost, and no more.
+/// It goes on meanwhile: its messages before its peer is ready are lost, and no others.
 #[test]
 fn a_sender_that_continues_to_a_new_incarnation_is_accepted_again() {
     for steps in 0..3 {

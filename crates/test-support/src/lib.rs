@@ -1,4 +1,4 @@
-//! What tests of several crates need of the machine.
+//! The machine's resources for the tests of several crates.
 //!
 //! * [`libraries`]: the drop-in libraries under test.
 //! * [`machine`]: a test shares the machine with others, or has it to itself.

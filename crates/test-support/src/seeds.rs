@@ -2,13 +2,13 @@
 
 use std::env;
 
-/// What says which part of all seeds is run, in percent: `make check` runs fewer than `make test`.
+/// The variable for the part of all seeds that is run, in percent: `make check` runs fewer than `make test`.
 const VARIABLE: &str = "TRANSHUME_SEEDS_PERCENT";
 
 /// How many of `all` seeds to run: at least one, and all unless the environment asks for fewer.
 ///
 /// # Panics
-/// If what it asks for is no number of percent.
+/// If its value is not a number of percent.
 #[must_use]
 pub fn seeds(all: u64) -> u64 {
     part_of(all, env::var(VARIABLE).ok().as_deref())

@@ -47,7 +47,7 @@ impl Stage {
         self.command(arguments).output().unwrap()
     }
 
-    /// Answers each connection with the next of `answers`, and passes on what was asked.
+    /// Answers each connection with the next of `answers`, and passes on the request.
     fn coordinator(&self, answers: &[&'static str]) -> Receiver<String> {
         let listener = UnixListener::bind(self.socket()).unwrap();
         let answers = answers.to_vec();
@@ -102,7 +102,7 @@ const ROLLED_BACK: &str = r#"{"moved":{"name":"job","from":"h1","to":"h2","epoch
 "#;
 
 #[test]
-fn without_a_coordinator_every_command_says_what_to_start() {
+fn without_a_coordinator_every_command_names_the_program_to_start() {
     let stage = Stage::new("none");
     for arguments in
         [&["ps"][..], &["hosts"], &["kill", "job"], &["move", "job", "h2"], &["run", "--", "true"]]
@@ -294,7 +294,7 @@ fn events_go_on_behind_the_last_one_with_the_next_coordinator() {
 }
 
 #[test]
-fn a_coordinator_whose_socket_is_gone_is_not_waited_for_long() {
+fn commands_do_not_wait_long_for_a_coordinator_without_a_socket() {
     let stage = Stage::new("gone");
     let listener = UnixListener::bind(stage.socket()).unwrap();
     let mut command = stage.command(&["logs", "--follow", "job"]);
@@ -343,7 +343,7 @@ fn an_unknown_host_to_run_on_is_suggested_too() {
 }
 
 #[test]
-fn a_lab_that_is_not_there_is_named() {
+fn a_missing_lab_is_named() {
     let stage = Stage::new("nolab");
     let errors = text(&stage.run(&["ps", "--lab", "tnone"]).stderr);
     assert!(errors.contains("no lab `tnone` exists: start it with `transhume lab up"), "{errors}");
@@ -424,7 +424,7 @@ fn run_detached_writes_the_name_only() {
 }
 
 #[test]
-fn a_full_standard_output_is_told_in_one_line() {
+fn a_full_standard_output_is_reported_in_one_line() {
     let stage = Stage::new("full");
     let logs = r#"{"output":{"stream":"Stdout","text":"one","position":{"vid":258,"next":1}}}
 "done"
@@ -539,7 +539,7 @@ fn a_rollback_and_a_refusal_are_failures_with_the_remedy() {
 }
 
 #[test]
-fn an_instance_that_ended_before_its_move_is_not_said_to_run() {
+fn an_instance_that_ended_before_its_move_is_not_reported_as_running() {
     let stage = Stage::new("ended");
     let ended = ROLLED_BACK.replace("rolled_back", "ended").replace("make room on h2", "");
     let _requests = stage.coordinator(&[Box::leak(ended.into_boxed_str())]);
@@ -670,7 +670,7 @@ fn interrupted_move(name: &str, options: &[&str], answer: &str) -> Output {
     let (mut cancelling, _) = listener.accept().unwrap();
     assert_eq!(read_line(&cancelling), r#"{"cancel":{"name":"job"}}"#);
     cancelling.write_all(answer.as_bytes()).unwrap();
-    // The move ends when what came of the Ctrl-C has been written.
+    // The move ends when the result of the Ctrl-C has been written.
     let mut errors = BufReader::new(child.stderr.take().unwrap());
     let mut said = String::new();
     errors.read_line(&mut said).unwrap();
@@ -695,7 +695,7 @@ fn wait_for_handler(pid: u32) {
 }
 
 #[test]
-fn changes_of_the_overlay_say_in_json_what_was_changed() {
+fn changes_of_the_overlay_are_reported_in_json() {
     const LAID: &str = concat!(
         r#"{"net_laid":{"version":7,"center":"h1","hosts":3,"links":2,"links_added":1,"links_changed":0,"links_removed":4}}"#,
         "\n"
@@ -750,7 +750,7 @@ fn changes_of_the_overlay_that_fail_say_so_in_json() {
     }
 }
 
-/// The report of a move that was made, as one of those of a drain or a group.
+/// The report of a completed move, like one in the report of a drain or a group.
 fn move_over(name: &str) -> String {
     let report = MOVED
         .lines()
@@ -797,7 +797,7 @@ fn drain_reports_moves_completed_while_the_coordinator_was_lost() {
 }
 
 #[test]
-fn a_drain_says_how_much_is_left_and_for_how_long_if_it_is_known() {
+fn a_drain_shows_the_rest_and_the_expected_time_if_it_is_known() {
     let stage = Stage::new("drain-rest");
     let rest =
         |instances, time| format!("{{\"remaining\":{{\"instances\":{instances},\"time_us\":{time}}}}}\n");

@@ -1,4 +1,4 @@
-//! `transhume lab` with its daemons: what works in a lab, and what is left of one.
+//! `transhume lab` with its daemons: what works in a lab, and that nothing remains of one.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -97,7 +97,7 @@ fn names(folder: &str) -> impl Iterator<Item = String> {
         .filter_map(|entry| entry.file_name().into_string().ok())
 }
 
-/// The command lines of all daemons and instances, of whatever program.
+/// The command lines of all daemons and instances.
 fn command_lines() -> impl Iterator<Item = String> {
     let own = std::process::id().to_string();
     names("/proc").filter(move |pid| *pid != own).filter_map(|pid| {
@@ -129,14 +129,14 @@ fn lab_starts_shows_status_and_leaves_nothing() {
     let away = lab.ok(&["lab", "exec", "h1", "--", "sh", "-c", away]);
     lab.ok(&["lab", "down"]);
     assert_eq!(lab.leftovers(), BTreeSet::new());
-    // Whoever has inherited it need not have waited for it yet.
+    // Its new parent need not have waited for it yet.
     let runs =
         fs::read(Path::new("/proc").join(away.trim()).join("cmdline")).is_ok_and(|line| !line.is_empty());
-    assert!(!runs, "what was started in the lab is still there");
+    assert!(!runs, "a process of the lab still runs");
     assert!(lab.error(&["lab", "status"]).contains("no lab"));
 }
 
-/// Whoever owns the folder of images could exchange the memory of instances.
+/// The owner of the folder of images could exchange the memory of instances.
 #[test]
 fn a_folder_of_images_that_another_user_has_made_is_refused() {
     let Some(lab) = Named::new("tforeign") else { return };
@@ -147,7 +147,7 @@ fn a_folder_of_images_that_another_user_has_made_is_refused() {
     assert!(error.contains(folder) && error.contains("belongs to user 65534"), "{error}");
 }
 
-/// A lock on what others can open, others can hold for as long as they like.
+/// A lock on a file that others can open, others can hold for as long as they like.
 #[test]
 fn other_users_cannot_hold_up_changes_of_a_lab() {
     let Some(lab) = Named::new("tlock") else { return };
@@ -259,7 +259,7 @@ fn a_command_that_cannot_be_started_leaves_no_instance() {
     assert!(lab.ok(&["ps"]).contains("exited (127)"));
 }
 
-/// Whether `output` is what `seq` writes up to `last`.
+/// Whether `output` is the output of `seq` up to `last`.
 fn is_sequence(output: impl BufRead, last: usize) -> bool {
     output.lines().map(Result::unwrap).eq((1..=last).map(|number| number.to_string()))
 }
@@ -287,7 +287,7 @@ fn slow_readers_throttle_a_command_without_loss() {
     leaving.wait().unwrap();
     let left = Instant::now();
     lab.ok(&["wait", "left"]);
-    assert!(left.elapsed() < Duration::from_secs(20), "nobody is there to wait for");
+    assert!(left.elapsed() < Duration::from_secs(20), "no process is left to wait for");
 }
 
 #[test]

@@ -63,14 +63,14 @@ impl Control {
         Self::new(stream)
     }
 
-    /// Connects to `address`, whose server may not listen yet.
+    /// Connects to `address`. The server may not listen yet.
     ///
     /// # Errors
     /// If it does not within ten seconds.
     pub fn connect(address: &str) -> Result<Self> {
         let started = Instant::now();
         let found = address.to_socket_addrs();
-        let found = found.with_context(|| format!("`{address}` is no address with a port: HOST:PORT"))?;
+        let found = found.with_context(|| format!("`{address}` is not an address with a port: HOST:PORT"))?;
         let resolved: Vec<_> = found.collect();
         loop {
             match TcpStream::connect(&resolved[..]) {

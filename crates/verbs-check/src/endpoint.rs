@@ -1,4 +1,4 @@
-//! One side's queue pairs at work: posts what the plan says and checks what completes.
+//! One side's queue pairs at work: posts the operations of the plan and checks their completions.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
@@ -328,7 +328,7 @@ impl Endpoint {
     /// Checks the counters, when everything has been received.
     ///
     /// # Errors
-    /// If one does not hold the sum of what the other side added.
+    /// If one does not hold the sum of the other side's additions.
     pub fn check_counters(&self) -> Result<(), Violation> {
         let mut shared = 0u64;
         for (number, pair) in self.pairs.iter().enumerate() {
@@ -412,8 +412,8 @@ impl Pair {
         }
     }
 
-    /// Inline bytes are the library's as soon as they are posted: what becomes of the buffer must
-    /// not matter.
+    /// Inline bytes are the library's as soon as they are posted: later changes of the buffer must not
+    /// matter.
     fn scribble(&self, list: &[Send], payload: &mut [u8]) {
         for send in list.iter().filter(|send| send.inline) {
             let bytes = &mut payload[..send.local.length as usize];

@@ -68,7 +68,7 @@ pub struct Initiator {
 }
 
 impl Initiator {
-    /// The books of what `side` starts on `queue_pair`.
+    /// The books of the operations that `side` starts on `queue_pair`.
     #[must_use]
     pub fn new(workload: &Workload, side: Side, queue_pair: u16) -> Self {
         Self {

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_hold_what_is_new() {
+    fn intervals_hold_new_values() {
         let mut meter = Meter::new(Instant::now());
         meter.sent(Done { operations: 2, bytes: 10 });
         meter.received(Done { operations: 1, bytes: 5 });

@@ -52,7 +52,7 @@ pub struct Pattern {
     key: u64,
 }
 
-/// A byte that is not what its key and position say.
+/// A byte that differs from the one for its key and position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mismatch {
     /// Where in the checked slice.
@@ -85,7 +85,7 @@ impl Pattern {
         self.fill_bytewise(at * 8, words.into_remainder());
     }
 
-    /// The first byte that differs from those of position `start` on.
+    /// The first byte that differs from the expected bytes from position `start` on.
     ///
     /// # Errors
     /// That byte.

@@ -23,7 +23,7 @@ pub struct Operation {
     pub split: u32,
     /// WRITE and read-back: which WRITE of the stream, counted from 0. READ: where the data begins.
     pub place: u64,
-    /// Fetch-and-add: what to add. Compare-and-swap: what to put. Read-back: the WRITE's index.
+    /// Fetch-and-add: the summand. Compare-and-swap: the new value. Read-back: the WRITE's index.
     pub operand: u64,
     /// Compare-and-swap: whether it compares with the value that is there.
     pub matches: bool,

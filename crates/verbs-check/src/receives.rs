@@ -1,4 +1,4 @@
-//! The accounting of a receive queue: posted receives, and those that may complete next.
+//! The accounting of a receive queue: posted receives, and the ones that may complete next.
 
 use crate::violation::Violation;
 

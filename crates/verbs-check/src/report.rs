@@ -81,7 +81,7 @@ impl Report {
     fn print(self, line: &Line<'_>, in_words: impl FnOnce() -> String) {
         let text = if self.json { serde_json::to_string(line).unwrap_or_default() } else { in_words() };
         let mut output = io::stdout().lock();
-        // A reader that has gone is no reason to stop checking.
+        // A closed output is no reason to stop checking.
         let _ = writeln!(output, "{text}").and_then(|()| output.flush());
     }
 }

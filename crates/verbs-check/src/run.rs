@@ -27,7 +27,7 @@ use crate::verbs::Device;
 use crate::violation::Violation;
 use crate::workload::{Side, Workload};
 
-/// How often the control connection and the clock are looked at.
+/// How often the control connection and the clock are polled.
 const TICK: Duration = Duration::from_millis(2);
 
 /// Polls without a completion after which a polling side lets others run.

@@ -32,7 +32,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// The books of what the other side than `side` starts on `queue_pair`.
+    /// The books of the operations that the side opposite to `side` starts on `queue_pair`.
     #[must_use]
     pub fn new(workload: &Workload, side: Side, queue_pair: u16) -> Self {
         Self {
@@ -48,8 +48,8 @@ impl Target {
         }
     }
 
-    /// Checks a receive whose payload is at `slot` of `receives`, and the WRITEs before it, which
-    /// are in `block`.
+    /// Checks a receive with its payload at `slot` of `receives`, and the WRITEs before it, which are in
+    /// `block`.
     ///
     /// # Errors
     /// The first violation.
@@ -233,7 +233,7 @@ mod tests {
     use super::*;
     use crate::plan::tests::workload;
 
-    /// A target, and what its initiator would send.
+    /// A target, and its initiator's messages.
     struct Exchange {
         target: Target,
         plan: Plan,

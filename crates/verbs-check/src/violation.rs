@@ -91,7 +91,7 @@ pub enum Violation {
         /// The operation's length.
         expected: u32,
     },
-    /// A receive's immediate data is not what was sent.
+    /// A receive's immediate data differs from the sent data.
     #[error(
         "queue pair {queue_pair}: operation {index} arrived with immediate data {found:#x?}, expected {expected:#x?}"
     )]
@@ -105,7 +105,7 @@ pub enum Violation {
         /// The message that was sent.
         expected: Option<u32>,
     },
-    /// Data differ from what was sent.
+    /// Data differ from the sent data.
     #[error(
         "queue pair {queue_pair}: {kind} {index}, {length} bytes: byte {at} is {found:#04x}, expected {expected:#04x}",
         kind = .kind.name(), at = .mismatch.at, found = .mismatch.found, expected = .mismatch.expected
@@ -156,7 +156,7 @@ pub enum Violation {
         /// The value, or for the shared counter the least value, that it must return.
         expected: u64,
     },
-    /// A counter does not hold the sum of what was added.
+    /// A counter does not hold the sum of the additions.
     #[error("{counter} ended at {found}, expected {expected}")]
     WrongSum {
         /// Which counter.

@@ -18,7 +18,7 @@ pub enum Kind {
     WriteImm,
     /// RDMA READ of constant bytes.
     Read,
-    /// RDMA READ of what the last WRITE on the same QP left.
+    /// RDMA READ of the last WRITE's bytes on the same QP.
     ReadBack,
     /// Compare-and-swap on the QP's own counter.
     CompareSwap,
@@ -130,7 +130,7 @@ impl FromStr for Mix {
         for part in text.split(',') {
             let (name, weight) = part.split_once('=').unwrap_or((part, "1"));
             let at = Kind::ALL.iter().position(|kind| kind.name() == name).ok_or_else(|| unknown(name))?;
-            mix.0[at] = weight.parse().map_err(|_| format!("`{weight}` is no weight from 0 to 255"))?;
+            mix.0[at] = weight.parse().map_err(|_| format!("`{weight}` is not a weight from 0 to 255"))?;
         }
         if mix.0.iter().all(|weight| *weight == 0) {
             return Err("no operation has a weight above 0".into());

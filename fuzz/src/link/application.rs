@@ -73,7 +73,7 @@ pub struct Application {
     pub qpns: [u32; KINDS.len()],
     /// The shared receive queue's number.
     pub srq_number: u32,
-    /// Keys of the granted memory, of what may be read, and of the window.
+    /// Keys of the granted memory, of the readable memory, and of the window.
     pub keys: [u32; 3],
 }
 
@@ -295,7 +295,7 @@ impl Application {
         self.keys[0] = keys.rkey;
     }
 
-    /// Takes what has completed: any of it may have failed.
+    /// Takes completions: any of them may have failed.
     pub fn poll(&self, device: &mut Device) {
         while let Ok(1..) = device.poll_cq(self.cq, 64, |_| ()) {}
     }

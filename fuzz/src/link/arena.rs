@@ -32,7 +32,7 @@ impl Guarded {
 
     fn new() -> Self {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a fresh mapping where the kernel likes, of which the middle is then made usable.
+        // SAFETY: a fresh mapping at an address of the kernel's choice. Its middle is then made usable.
         let at = unsafe {
             let around = libc::mmap(ptr::null_mut(), SIZE + 2 * PAGE, libc::PROT_NONE, flags, -1, 0);
             assert_ne!(around, libc::MAP_FAILED);
@@ -77,7 +77,7 @@ impl Lent {
     #[must_use]
     pub fn load(&self, offset: usize, length: usize) -> Vec<u8> {
         assert!(offset + length <= SIZE);
-        // SAFETY: just checked, and nobody writes while this runs.
+        // SAFETY: just checked, and no thread writes while this runs.
         unsafe { std::slice::from_raw_parts(self.start().add(offset), length) }.to_vec()
     }
 
@@ -90,7 +90,7 @@ impl Lent {
     /// Stores `bytes`.
     pub fn store(&mut self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= SIZE);
-        // SAFETY: just checked, and nobody else uses it while this runs.
+        // SAFETY: just checked, and no other thread uses it while this runs.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.start().add(offset), bytes.len()) };
     }
 

@@ -96,7 +96,7 @@ impl Line {
 pub struct Attacker {
     make: fn() -> (Line, Box<dyn Stream>),
     line: Option<Line>,
-    /// Memory of the link was changed against the rules: what is read from it means nothing.
+    /// Memory of the link was changed against the rules: bytes that are read from it mean nothing.
     has_tampered: bool,
     /// Numbers and keys as applications know them.
     qpns: [u32; KINDS.len() + 1],
@@ -375,7 +375,7 @@ fn in_brief(frame: &[u8]) -> Option<(u64, Vec<u8>)> {
 
 /// The first frame of `heard`, if it is complete.
 fn take_frame(heard: &mut Vec<u8>) -> Option<(Header, Vec<u8>)> {
-    let header = Header::decode(heard.first_chunk::<HEADER>()?).expect("a device says what it understands");
+    let header = Header::decode(heard.first_chunk::<HEADER>()?).expect("a device sends valid headers");
     let end = HEADER + header.length as usize;
     let payload = heard.get(HEADER..end)?.to_vec();
     heard.drain(..end);

@@ -3,7 +3,7 @@
 //! ```text
 //!  honest device ═══ pipe ═══ device ═══ pipe or rings ═══ attacker: frames of the script
 //!                              │
-//!   guard │ attacker may write │ may read │ nobody's │ honest peer's │ guard
+//!   guard │ attacker may write │ may read │ unused   │ honest peer's │ guard
 //! ```
 //!
 //! The script holds the attacker's frames, the application's calls with the objects that the attacker may use, the time,
@@ -75,7 +75,7 @@ pub fn stream_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Scripts for rings: the same, with what only rings have.
+/// Scripts for rings: the same, with the operations that only rings have.
 #[must_use]
 pub fn ring_seeds() -> Vec<Vec<u8>> {
     let mut seeds = stream_seeds();

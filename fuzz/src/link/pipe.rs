@@ -56,7 +56,7 @@ impl Drop for Pipe {
     }
 }
 
-// SAFETY: only what the vectors name is touched, and nothing is kept.
+// SAFETY: only the memory that the vectors name is touched, and nothing is kept.
 unsafe impl Stream for Pipe {
     unsafe fn write(&mut self, from: &[iovec]) -> io::Result<usize> {
         let mut shared = self.lock();

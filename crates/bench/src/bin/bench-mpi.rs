@@ -71,7 +71,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// One run in its own lab, whose results must pass the checks of HPC Challenge.
+/// One run in its own lab. Its results must pass the checks of HPC Challenge.
 fn run(disturbance: Disturbance, size: u32) -> Result<Run> {
     let lab = TestLab::up(3)?;
     let job = Job::start(&lab, &["h1", "h1", "h2", "h2"])?;

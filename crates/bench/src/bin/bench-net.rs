@@ -29,7 +29,7 @@ struct Options {
     /// Number of moves of a station on each kind of link
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u16).range(1..))]
     moves: u16,
-    /// Only measurements whose name contains this, such as `latency`
+    /// Only measurements with this in their names, such as `latency`
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
 }

@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 
 use anyhow::{Context as _, Result};
 
-/// What the kernel is told by: how long it may take until a processor that has nothing to do runs again.
+/// The kernel's own limit: how long a processor without work may take until it runs again.
 const PATH: &str = "/dev/cpu_dma_latency";
 
 /// As long as this is there, processors wait for work awake.

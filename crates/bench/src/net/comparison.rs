@@ -17,7 +17,7 @@ const BARE: usize = 0;
 /// The place of the overlay's.
 const OURS: usize = 1;
 
-/// Who is compared, and how often.
+/// The contenders, and how often each is measured.
 pub struct Comparison<'a> {
     /// Where.
     pub ground: &'a Ground,
@@ -29,17 +29,17 @@ pub struct Comparison<'a> {
     pub seconds: u16,
 }
 
-/// What was measured of one quantity.
+/// The measurements of one quantity.
 #[derive(Clone, Debug)]
 pub struct Figures {
-    /// What it is.
+    /// The quantity.
     pub quantity: Quantity,
     /// The figures of each path, in the order of the paths; none if there is one that could not be measured.
     pub of_paths: Vec<(&'static str, Vec<f64>)>,
 }
 
 impl Comparison<'_> {
-    /// Measures `quantity`. What could not be measured is added to `missing`.
+    /// Measures `quantity`. Adds failed measurements to `missing`.
     ///
     /// # Errors
     /// If the lab cannot be made to lose packets.
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn latency_is_what_the_bare_path_does_not_take() {
+    fn latency_excludes_the_time_of_the_bare_path() {
         let times = |path: &Path| Ok(if path.name == "bare" { 10.0 } else { 14.0 + path.name.len() as f64 });
         let (figures, missing) = in_turn(Quantity::Latency { awake: false }, &paths(), 2, times);
         assert!(missing.is_empty());
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_seal_is_compared_with_what_does_not() {
+    fn plain_paths_are_compared_with_plain_peers() {
         let figures = [("bare", 9.0), ("overlay", 4.0), (PLAIN, 6.0), (Peer::Vxlan.name(), 8.0)];
         let of_paths = figures.map(|(name, figure)| (name, vec![figure])).into();
         let rows = Figures { quantity: STREAM, of_paths }.rows();
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_overlay_nobody_is_compared() {
+    fn without_the_overlay_no_peer_is_compared() {
         let measure = |path: &Path| if path.name == "overlay" { bail!("down") } else { Ok(1.0) };
         let (figures, missing) = in_turn(STREAM, &paths(), 1, measure);
         assert!(figures.rows().is_empty() && figures.ours().is_none());

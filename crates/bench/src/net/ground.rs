@@ -26,7 +26,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// How long a device may take to be there.
 const DEVICE_LIMIT: Duration = Duration::from_secs(10);
 
-/// How often it is looked for meanwhile.
+/// How often the condition is checked meanwhile.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The overlay's device of a host.
@@ -66,10 +66,10 @@ impl Ground {
         Ok(ground)
     }
 
-    /// Joins the hosts. Over the switch, where a bridge segments what is encapsulated, VXLAN would be slow.
+    /// Joins the hosts. Over the switch, where a bridge segments encapsulated frames, VXLAN would be slow.
     fn lay_cable(&self) -> Result<()> {
         let other_end = self.namespace(RECEIVER)?;
-        let other_end = other_end.to_str().context("a path that is no text")?;
+        let other_end = other_end.to_str().context("a path that is not UTF-8")?;
         self.ip(SENDER, &["link", "add", CABLE, "type", "veth", "peer", "name", CABLE, "netns", other_end])?;
         for host in [SENDER, RECEIVER] {
             self.ip(host, &["link", "set", CABLE, "up"])?;
@@ -83,7 +83,8 @@ impl Ground {
         self.route("add")
     }
 
-    /// Sends them over the switch. An uplink cuts them up into those of a wire first, as a network card would.
+    /// Sends frames over the switch. An uplink first cuts them to the size of a wire's, as a network card
+    /// would.
     fn use_switch(&self) -> Result<()> {
         self.route("delete")
     }
@@ -99,7 +100,7 @@ impl Ground {
     /// The way without any overlay.
     ///
     /// # Errors
-    /// If the receiver is no host's name.
+    /// If no host has the receiver's name.
     pub fn bare(&self) -> Result<Path> {
         Ok(Path { name: "bare veth", address: address(RECEIVER)?, sealed: None })
     }
@@ -114,7 +115,7 @@ impl Ground {
         Ok([path(SEALED, true), path(PLAIN, false)])
     }
 
-    /// Makes ready what `path` needs.
+    /// Makes ready the resources of `path`.
     ///
     /// # Errors
     /// If the overlay's link cannot be changed.
@@ -179,7 +180,7 @@ impl Ground {
     /// Runs `ip` on `host`.
     ///
     /// # Errors
-    /// With what it says.
+    /// If the program fails, with its message.
     pub fn ip(&self, host: &str, arguments: &[&str]) -> Result<()> {
         run(self.command(host, "ip")?.args(arguments), LIMIT).map(drop)
     }
@@ -252,7 +253,7 @@ impl Drop for Lossy<'_> {
 /// The address of `host` without any overlay.
 ///
 /// # Errors
-/// If it is no host's name.
+/// If no host has that name.
 pub fn address(host: &str) -> Result<Ipv4Addr> {
     Ok(layout::address(host.parse()?))
 }
@@ -260,7 +261,7 @@ pub fn address(host: &str) -> Result<Ipv4Addr> {
 /// The address of `host` in overlay `number`.
 ///
 /// # Errors
-/// If it is no host's name.
+/// If no host has that name.
 pub fn address_in(number: u8, host: &str) -> Result<Ipv4Addr> {
     let [.., last] = address(host)?.octets();
     Ok(Ipv4Addr::new(10, 88, number, last))

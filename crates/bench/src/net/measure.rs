@@ -1,4 +1,4 @@
-//! What is measured of a path.
+//! The measurements of a path.
 
 use std::time::Duration;
 
@@ -16,21 +16,21 @@ use crate::report::median;
 /// repeated, and each time later.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Where iperf3 listens, and where it does for what goes on beside that.
+/// The port of iperf3, and that of the traffic beside it.
 const PORT: u16 = 5201;
 const PORT_BESIDE: u16 = 5202;
 
-/// What is measured.
+/// The quantity that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quantity {
-    /// So many TCP streams at once, of whose packets so many percent are lost.
+    /// So many TCP streams at once, with so many percent of their packets lost.
     Streams {
         /// How many.
         count: u8,
         /// Lost packets of a hundred, in each direction.
         loss: u8,
     },
-    /// Datagrams of 64 bytes, as many as can be sent: those that arrive.
+    /// Datagrams of 64 bytes, as many as can be sent; counts the datagrams that arrive.
     Datagrams,
     /// Datagrams as long as the path carries, as many as can be sent, which are more than fit.
     Flood(Flood),
@@ -41,14 +41,14 @@ pub enum Quantity {
     },
 }
 
-/// What is measured of a flood.
+/// The measurements of a flood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flood {
-    /// What arrives.
+    /// The datagrams that arrive.
     Received,
-    /// Of a hundred datagrams those that do not.
+    /// The lost datagrams of a hundred.
     Lost,
-    /// What a TCP stream carries beside it.
+    /// The rate of a TCP stream beside it.
     Beside,
 }
 
@@ -67,7 +67,7 @@ pub const QUANTITIES: [Quantity; 11] = [
     Quantity::Flood(Flood::Beside),
 ];
 
-/// What iperf3's server says in the end.
+/// The final report of iperf3's server.
 #[derive(Deserialize)]
 struct Said {
     end: Option<End>,
@@ -79,7 +79,7 @@ struct End {
     sum_received: Option<Received>,
 }
 
-/// What it has received.
+/// The received bytes.
 #[derive(Debug, PartialEq, Deserialize)]
 struct Received {
     bytes: f64,
@@ -138,13 +138,13 @@ impl Quantity {
         matches!(self, Self::Latency { .. })
     }
 
-    /// Into how many parts a run is divided: what is subtracted from each other has to see the same moment.
+    /// How many parts a run has: figures that are subtracted from each other must come from the same moment.
     #[must_use]
     pub fn parts(self) -> u16 {
         if self.is_latency() { 10 } else { 1 }
     }
 
-    /// The figure of `path`, on a path that loses what it should. iperf3 knows only whole seconds.
+    /// The figure of `path`, on a path with loss on purpose. iperf3 knows only whole seconds.
     ///
     /// # Errors
     /// If a program fails, or nothing comes through.
@@ -160,7 +160,7 @@ impl Quantity {
             }
             Self::Flood(Flood::Received) => Ok(iperf3(ground, path, time, &FLOOD)?.gigabits()),
             Self::Flood(Flood::Lost) => {
-                iperf3(ground, path, time, &FLOOD)?.lost_percent.context("iperf3 says not what was lost")
+                iperf3(ground, path, time, &FLOOD)?.lost_percent.context("iperf3 does not report losses")
             }
             Self::Flood(Flood::Beside) => {
                 let flood = Transfer::start(ground, path, PORT_BESIDE, time, &FLOOD)?;
@@ -201,7 +201,7 @@ fn iperf3(ground: &Ground, path: &Path, time: Duration, options: &[&str]) -> Res
     Transfer::start(ground, path, PORT, time, options)?.end(time)
 }
 
-/// What iperf3 sends.
+/// The traffic that iperf3 sends.
 struct Transfer {
     server: Program,
     client: Program,
@@ -219,14 +219,14 @@ impl Transfer {
         Ok(Self { server, client: Program::start(&mut client)? })
     }
 
-    /// What has come, when it is over.
+    /// The received amount, at the end.
     fn end(self, time: Duration) -> Result<Received> {
         self.client.end(LIMIT + time)?.success()?;
         received(&self.server.end(LIMIT)?.lines.join("\n"))
     }
 }
 
-/// What the server has received, as it says itself: its client counts what it has sent.
+/// The received amount, as the server reports it: the client reports the sent amount.
 fn received(output: &str) -> Result<Received> {
     let said: Said = serde_json::from_str(output).with_context(|| format!("iperf3 says `{output}`"))?;
     let received = said.end.and_then(|end| end.sum_received);
@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_received_counts_and_not_what_was_sent() {
+    fn the_received_bytes_count_and_not_the_sent_ones() {
         let output = r#"{"start": {}, "intervals": [], "end": {"streams": [], "sum": {"bytes": 0, "seconds": 1.0},
             "sum_sent": {"bytes": 9999, "seconds": 1.0}, "sum_received": {"start": 0, "bytes": 6400, "seconds": 2.0}}}"#;
         let expected = Received { bytes: 6400.0, seconds: 2.0, lost_percent: None };
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_of_datagrams_is_known() {
+    fn lost_datagrams_are_counted() {
         let output = r#"{"end": {"sum_received": {"bytes": 1e9, "seconds": 4.0, "lost_packets": 1, "lost_percent": 12.5}}}"#;
         let received = received(output).unwrap();
         assert_eq!((received.gigabits(), received.lost_percent), (2.0, Some(12.5)));

@@ -10,15 +10,15 @@ use e2e::overlay::{Stream, await_kernel};
 use super::{PLAIN, SEALED};
 use crate::report::{Row, quantile};
 
-/// What the rows begin with.
+/// The begin of the rows' names.
 pub const NAME: &str = "silence of a moved station";
 
 /// For how long the station is asked where it is, before it moves.
 const STILL: Duration = Duration::from_secs(10);
 
-/// Moves a station to and fro between two hosts, `moves` times on links that are sealed, and as often on links that are not. A
-/// stream goes from the one host to the other meanwhile, on which the processors are busy; so what is silent then without a
-/// move is compared with.
+/// Moves a station to and fro between two hosts, `moves` times on sealed links, and as often on links that are not
+/// sealed. Meanwhile a stream from one host to the other keeps the processors busy. The silence without a move is
+/// measured for comparison.
 ///
 /// # Errors
 /// If a move fails, an answer comes twice, or the former host answers once the next one has.

@@ -40,7 +40,7 @@ pub enum Peer {
     Socat,
 }
 
-/// A peer that carries what is sent. Dropping it ends its programs.
+/// A peer that carries traffic. Dropping it ends its programs.
 pub struct Running {
     /// The way through it.
     pub path: Path,
@@ -124,7 +124,7 @@ impl<'a> End<'a> {
     /// A command with an installed program, on this end's host.
     fn command(&self, program: &str) -> Result<Command> {
         let program = installed(program)?;
-        self.ground.command(self.host, program.to_str().context("a path that is no text")?)
+        self.ground.command(self.host, program.to_str().context("a path that is not UTF-8")?)
     }
 
     /// This end's file `name`.
@@ -154,7 +154,7 @@ fn vxlan(ends: &[End<'_>; 2]) -> Result<Vec<Program>> {
 fn wireguard_go(ends: &[End<'_>; 2]) -> Result<Vec<Program>> {
     const PORT: u16 = 51820;
     let program = built("wireguard-go")?.join("wireguard");
-    let program = program.to_str().context("a path that is no text")?;
+    let program = program.to_str().context("a path that is not UTF-8")?;
     let (keys, other_keys) = (wireguard_keys()?, wireguard_keys()?);
     let mut programs = Vec::new();
     for (end, (private, _), (_, public)) in [(&ends[0], &keys, &other_keys), (&ends[1], &other_keys, &keys)] {
@@ -192,7 +192,8 @@ fn wireguard_keys() -> Result<(String, String)> {
     Ok((private.clone(), public.clone()))
 }
 
-/// It makes its control socket in a folder of the machine, of which this one gets its own in memory: nothing is left over.
+/// It makes its control socket in a folder of the machine. Each one gets its own folder in memory: nothing is left
+/// over.
 fn start_wireguard_go(end: &End<'_>, program: &str) -> Result<Program> {
     let script = "mount -t tmpfs none /run && exec \"$0\" -f \"$1\"";
     let mut command = end.ground.command(end.host, "unshare")?;
@@ -210,7 +211,7 @@ fn configure_wireguard_go(program: &Program, file: &FilePath) -> Result<()> {
     Ok(())
 }
 
-/// Each knows where the other is, and needs nobody else for that.
+/// Each knows where the other is, and needs no third party for that.
 fn nebula(ends: &[End<'_>; 2]) -> Result<Vec<Program>> {
     const PORT: u16 = 4242;
     let folder = built("nebula")?;
@@ -243,7 +244,7 @@ fn nebula(ends: &[End<'_>; 2]) -> Result<Vec<Program>> {
         fs::write(&file, configuration)?;
         let program = folder.join("nebula");
         let mut command =
-            end.ground.command(end.host, program.to_str().context("a path that is no text")?)?;
+            end.ground.command(end.host, program.to_str().context("a path that is not UTF-8")?)?;
         Program::start(command.arg("-config").arg(file))
     };
     ends.iter().map(start).collect()
@@ -325,7 +326,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_installed_is_said_in_words() {
+    fn missing_programs_are_named() {
         let reason = installed("no-such-program").unwrap_err().to_string();
         assert!(reason.contains("no-such-program is not installed") && reason.contains("setup.sh bench-net"));
         assert!(installed("sh").unwrap().is_absolute());

@@ -24,7 +24,7 @@ pub struct Ping {
 }
 
 impl Ping {
-    /// Ends in the network namespaces of the files `from` and `to`, of which the latter has `address`.
+    /// Ends in the network namespaces of the files `from` and `to`; the latter has `address`.
     ///
     /// # Errors
     /// If a socket cannot be made.
@@ -79,7 +79,8 @@ impl Ping {
             number += 1;
             datagram[..8].copy_from_slice(&number.to_be_bytes());
             let sent = Instant::now();
-            // What is refused on the way, as a neighbour that is not there yet, is a datagram without an answer.
+            // A datagram that is refused on the way, as before the neighbour is known, counts as one without an
+            // answer.
             let _ = self.client.send(&datagram);
             if self.answered(number)? {
                 times.push(sent.elapsed().as_nanos() as f64 / 1000.0);
@@ -106,7 +107,7 @@ impl Ping {
         let mut datagram = [0; SIZE];
         while !stop.load(Ordering::Relaxed) {
             if let Ok((length, sender)) = self.server.recv_from(&mut datagram) {
-                // Who asked notices what does not come back.
+                // The sender notices missing answers.
                 let _ = self.server.send_to(&datagram[..length], sender);
             }
         }

@@ -1,4 +1,4 @@
-//! What people see: a line for each quantity, a column for each path.
+//! The results for people: a line for each quantity, a column for each path.
 
 use super::comparison::Figures;
 use crate::report::median;
@@ -21,7 +21,7 @@ impl Table {
         Self { names }
     }
 
-    /// What stands above it.
+    /// The heading.
     #[must_use]
     pub fn heading(&self) -> String {
         let notes = "Medians; x: the overlay's divided by this one. Latency: half a round trip, with the bare veth's taken \

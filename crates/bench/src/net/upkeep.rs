@@ -1,4 +1,4 @@
-//! What the overlay costs while it carries nothing, and for each station that it knows.
+//! The cost of an idle overlay, and of each station that it knows.
 
 use std::fs;
 use std::io;
@@ -14,19 +14,19 @@ use super::ground::{Ground, TAP};
 use super::{RECEIVER, SENDER};
 use crate::report::Row;
 
-/// What the rows are called.
+/// The names of the rows.
 pub const NAMES: [&str; 2] = ["an idle node of the overlay", "memory of 10000 learned MACs"];
 
 /// For how long nothing is carried.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// How many stations are learned: so many that what they take is not found in memory that was used before.
+/// How many stations are learned: so many that their memory cannot come from memory that was used before.
 const STATIONS: u32 = 50_000;
 
-/// For how many of them it is said what they take.
+/// The number of stations that the reported memory is for.
 const SHOWN: u32 = 10_000;
 
-/// Stations that speak at one time, with a pause after them: frames that nobody expects are limited.
+/// Stations that speak at one time, with a pause after them: unexpected frames are limited.
 const AT_ONCE: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(4);
 
@@ -108,7 +108,7 @@ fn packet_socket() -> io::Result<OwnedFd> {
     let checked = |result| if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) };
     // SAFETY: the call takes numbers.
     let socket = checked(unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) })?;
-    // SAFETY: the descriptor was just made, and is nobody else's.
+    // SAFETY: the descriptor was just made, and nothing else owns it.
     let socket = unsafe { OwnedFd::from_raw_fd(socket) };
     // SAFETY: zeroes are a value of the structure.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };

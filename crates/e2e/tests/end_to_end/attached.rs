@@ -1,4 +1,4 @@
-//! What a command runs for ends with it, where the user asks for that.
+//! A command's own process ends with it, if the user asks for that.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
@@ -62,7 +62,7 @@ fn a_run_that_is_interrupted_while_it_moves_ends() -> Result<()> {
 }
 
 #[test]
-fn a_run_whose_output_nobody_reads_ends() -> Result<()> {
+fn a_run_ends_when_its_output_is_closed() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(1)?;
     let mut command = lab.command(&["run", "--name", "job", "--", "yes"]);

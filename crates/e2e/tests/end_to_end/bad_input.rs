@@ -28,7 +28,7 @@ fn refused(ended: &Ended, expected: &[&str]) -> Result<()> {
 }
 
 #[test]
-fn moves_that_cannot_be_are_refused_in_words() -> Result<()> {
+fn impossible_moves_are_refused_with_the_reason() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     lab.transhume(&["run", "--name", "job", "--host", "h1", "--detach", "--", "sleep", "1000"])?.success()?;
@@ -44,7 +44,7 @@ fn moves_that_cannot_be_are_refused_in_words() -> Result<()> {
 }
 
 #[test]
-fn what_the_overlay_cannot_do_is_refused_in_words() -> Result<()> {
+fn impossible_changes_of_the_overlay_are_refused_with_the_reason() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     let refused = |arguments: &[&str], expected: &[&str]| {

@@ -88,7 +88,7 @@ fn both_ends_of_connections_run_again_from_where_they_were() -> Result<()> {
     Ok(())
 }
 
-/// Whether there is nothing in `directory`, and all that failed has taken away what it had written.
+/// Whether `directory` is empty: every failure has taken away its files.
 fn is_empty(directory: &str) -> bool {
     fs::read_dir(directory).map_or(true, |mut entries| entries.next().is_none())
 }
@@ -107,7 +107,7 @@ fn refused(lab: &TestLab, arguments: &[&str], said: &str) -> Result<()> {
 }
 
 #[test]
-fn one_that_cannot_be_saved_or_restored_keeps_all_from_it() -> Result<()> {
+fn one_instance_with_a_blocker_prevents_the_checkpoint_or_restore_of_its_group() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     let checkpoints = Checkpoints::new("all")?;
@@ -146,7 +146,7 @@ fn one_that_cannot_be_saved_or_restored_keeps_all_from_it() -> Result<()> {
 }
 
 #[test]
-fn what_a_killed_coordinator_was_saving_is_removed() -> Result<()> {
+fn an_unfinished_checkpoint_of_a_killed_coordinator_is_removed() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(1)?;
     let checkpoints = Checkpoints::new("unfinished")?;
@@ -164,14 +164,14 @@ fn what_a_killed_coordinator_was_saving_is_removed() -> Result<()> {
     lab.lab.start(coordinator)?;
     let ended = saving.end(LIMIT)?;
     ensure!(ended.errors.contains("it is unknown whether group job was saved"), "{ended:?}");
-    lab.eventually("what is of no use is removed", || Ok(is_empty(&directory)))?;
+    lab.eventually("useless files are removed", || Ok(is_empty(&directory)))?;
     ensure!(lab.instances()?.iter().all(|it| matches!(it.state, State::Running)), "{:?}", lab.instances());
     Ok(())
 }
 
-/// Whoever is killed: the group runs on, and is saved or is not; it runs again, or nothing of it does.
+/// After a kill of any daemon: the group runs on, and is saved or is not; it runs again whole, or not at all.
 #[test]
-fn whoever_is_killed_all_are_saved_or_restored_or_none() -> Result<()> {
+fn a_group_is_saved_and_restored_as_a_whole_or_not_at_all_when_a_daemon_is_killed() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(4)?;
     let checkpoints = Checkpoints::new("killed")?;
@@ -257,7 +257,7 @@ const MPIRUN: &str = "exec mpirun --host rank1:2,rank2:2,rank3:2,rank4:2 --bind-
                       --mca pml ucx -x LD_LIBRARY_PATH -x UCX_TLS=rc_verbs,ud_verbs:aux,self \
                       /usr/bin/python3 -m mpi4py -rc threads=False ring.py 300";
 
-/// What the containers of a job share, as `/job`, until it is dropped.
+/// The folder that a job's containers share as `/job`, until it is dropped.
 struct Folder(tempfile::TempDir);
 
 impl Folder {

@@ -1,4 +1,4 @@
-//! Containers: an MPI job in them goes on while they move, and what is wrong with one is told.
+//! Containers: an MPI job in them goes on while they move, and errors in one are reported.
 
 use std::fs;
 use std::path::Path;
@@ -47,9 +47,9 @@ fn an_mpi_job_goes_on_while_its_containers_move() -> Result<()> {
     Ok(())
 }
 
-/// Collectives, one-sided access and a shared file, of which every rank checks every result.
+/// Collectives, one-sided access and a shared file. Every rank checks every result.
 #[test]
-fn what_ranks_compute_together_stays_right_while_they_move() -> Result<()> {
+fn joint_results_of_ranks_stay_right_while_the_ranks_move() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(3)?;
     let job = Job::start(&lab, &["h1", "h1", "h2"])?;
@@ -72,7 +72,7 @@ fn what_ranks_compute_together_stays_right_while_they_move() -> Result<()> {
 }
 
 #[test]
-fn what_is_wrong_with_a_container_is_told_and_nothing_is_started() -> Result<()> {
+fn an_invalid_container_is_refused_with_the_reason_and_not_started() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(1)?;
     let folder = tempfile::tempdir()?;
@@ -120,7 +120,7 @@ fn what_is_wrong_with_a_container_is_told_and_nothing_is_started() -> Result<()>
 
 /// Its code alone would not say why.
 #[test]
-fn what_is_ended_for_want_of_memory_is_told() -> Result<()> {
+fn an_end_for_want_of_memory_is_reported() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     let container = ["run", "--host", "h1", "--rootfs", "/", "--memory", "64M"];
@@ -130,7 +130,7 @@ fn what_is_ended_for_want_of_memory_is_told() -> Result<()> {
     let events = lab.transhume(&["events"])?.success()?.lines;
     let told = "greedy on h1: the kernel ended 1 process: the memory limit is 64.0 MiB";
     ensure!(events.iter().any(|line| line.ends_with(told)), "{events:#?}");
-    // Whose shell goes on without it, and leaves.
+    // A session with a shell that goes on without it, and leaves.
     let command = "/usr/bin/python3 -c \"bytearray(b'x') * (200 << 20)\"; echo next; sleep 1000";
     let shell = ["--name", "shell", "--", "sh", "-c", command];
     let mut shell = Program::start(&mut lab.command(&[&container[..], &shell].concat()))?;
@@ -145,7 +145,7 @@ fn what_is_ended_for_want_of_memory_is_told() -> Result<()> {
 
 /// The bundle's own command, directory, environment and user.
 #[test]
-fn a_bundle_runs_as_it_says() -> Result<()> {
+fn a_bundle_runs_by_its_configuration() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     let folder = tempfile::tempdir()?;
@@ -176,7 +176,7 @@ fn a_bundle_runs_as_it_says() -> Result<()> {
     Ok(())
 }
 
-/// An image of a shell that says what it is given.
+/// An image of a shell that prints its input.
 const SHELL: &[&str] = &[
     r#"ENTRYPOINT ["/bin/sh", "-c", "echo $0 $1; echo $0 >/kept; exec sleep infinity", "one"]"#,
     "/bin/sh",
@@ -192,12 +192,12 @@ fn write_image(layout: &Path, image: &[&str]) -> Result<()> {
 
 /// From a layout: each host unpacks it for itself, or has it already.
 #[test]
-fn an_image_runs_as_it_says_and_moves_to_where_the_same_one_is() -> Result<()> {
+fn an_image_runs_by_its_configuration_and_moves_to_a_host_with_the_same_image() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     let folder = tempfile::tempdir()?;
     let [layout, away] = ["layout", "away"].map(|name| folder.path().join(name));
-    // With libraries of its own for RDMA, and what ours need.
+    // With libraries of its own for RDMA, and the libraries that ours need.
     let ours = artifacts::built("libibverbs.so")?;
     let programs = ["/usr/bin/env", "/usr/bin/ibv_devices", ours.to_str().unwrap_or_default()];
     write_image(&layout, &[SHELL, &programs].concat())?;

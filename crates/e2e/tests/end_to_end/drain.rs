@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What `drain --json` writes.
+/// The output of `drain --json`.
 #[derive(Debug, Deserialize)]
 struct Report {
     host: String,
@@ -54,7 +54,7 @@ fn a_host_is_drained_under_load_and_takes_instances_again() -> Result<()> {
     let plan: Vec<_> = planned.iter().map(|planned| (planned.name.as_str(), planned.to.as_deref())).collect();
     let (mut first, to): (Vec<_>, Vec<_>) = plan.iter().take(3).copied().unzip();
     first.sort_unstable();
-    ensure!(plan.len() == 5 && first == ["s1", "s2", "s3"], "what is small goes first: {planned:?}");
+    ensure!(plan.len() == 5 && first == ["s1", "s2", "s3"], "small instances go first: {planned:?}");
     ensure!(to == ["h2", "h3", "h2"].map(Some), "{planned:?}");
     ensure!(planned[4].bytes > planned[0].bytes && planned[0].bytes > Some(0), "{planned:?}");
     ensure!(planned.iter().all(|planned| planned.total_us.is_none()), "nothing has ever moved: {planned:?}");
@@ -83,7 +83,7 @@ fn a_host_is_drained_under_load_and_takes_instances_again() -> Result<()> {
     ensure!(hosts(&lab)? == [(0, true), (0, true), (5, false)], "{:?}", hosts(&lab)?);
     let nowhere = lab.transhume(&["drain", "h3"])?;
     ensure!(!nowhere.status.success() && nowhere.errors.contains("undrain"), "{nowhere:?}");
-    ensure!(hosts(&lab)?[2] == (5, false), "what cannot be done is not begun");
+    ensure!(hosts(&lab)?[2] == (5, false), "an impossible drain is not begun");
     check.progress()?;
 
     lab.lab.kill(Place::Coordinator)?;
@@ -100,7 +100,7 @@ fn a_host_is_drained_under_load_and_takes_instances_again() -> Result<()> {
 }
 
 #[test]
-fn what_cannot_move_stays_and_it_is_said_why() -> Result<()> {
+fn instances_with_blockers_stay_and_the_drain_names_the_blockers() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(3)?;
     sleepers(&lab, 2)?;
@@ -148,7 +148,10 @@ fn a_drain_survives_the_death_of_the_coordinator_and_of_nodes() -> Result<()> {
         }
         let drained = report(&drains.end(LIMIT)?.success().with_context(|| lab.logs())?)?;
         ensure!(drained.stayed.is_empty(), "{drained:?}\n{}", lab.logs());
-        ensure!(drained.moved == 6, "each is told of, also those of the coordinator before: {drained:?}");
+        ensure!(
+            drained.moved == 6,
+            "every move is reported, also those under the former coordinator: {drained:?}"
+        );
         lab.transhume(&["undrain", "h1"])?.success()?;
         for instance in lab.instances()? {
             ensure!(instance.host != "h1", "{instance:?}");
@@ -182,7 +185,7 @@ fn a_drain_that_is_ended_leaves_every_instance_in_one_place() -> Result<()> {
 }
 
 #[test]
-fn a_host_that_is_gone_for_good_is_removed_with_what_it_had() -> Result<()> {
+fn a_host_that_is_gone_for_good_is_removed_with_its_instances() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     sleepers(&lab, 1)?;
@@ -200,7 +203,7 @@ fn a_host_that_is_gone_for_good_is_removed_with_what_it_had() -> Result<()> {
     let events = lab.transhume(&["events"])?.success()?.lines;
     let lost = |line: &String| line.contains("lost") && line.contains("s1 on h1: host h1 is gone for good");
     ensure!(events.iter().any(lost), "{events:?}");
-    // Its name is free, and its host nobody's.
+    // Its name is free, and its host belongs to no node.
     lab.transhume(&["run", "--name", "s1", "--detach", "--", "sleep", "1000"])?.success()?;
     ensure!(lab.instance("s1")?.host == "h2" && hosts(&lab)?.len() == 1);
     Ok(())

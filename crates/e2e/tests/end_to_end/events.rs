@@ -1,4 +1,4 @@
-//! What operators read: the event log and the coordinator's metrics.
+//! The operators' sources: the event log and the coordinator's metrics.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ fn metrics(lab: &TestLab) -> Result<()> {
 }
 
 #[test]
-fn what_happens_is_told_in_order_and_over_a_restart_of_the_coordinator() -> Result<()> {
+fn events_are_listed_in_order_and_survive_a_restart_of_the_coordinator() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     let mut follows = Program::start(&mut lab.command(&["events", "--follow", "--json"]))?;

@@ -16,7 +16,7 @@ use lab::Place;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Bytes by which it is seen when one is lost, doubled or in another's place.
+/// Bytes that show a lost, doubled or misplaced byte.
 fn byte(at: u64) -> u8 {
     (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
@@ -31,7 +31,7 @@ fn exec(lab: &TestLab, name: &str, options: &[&str], command: &[&str]) -> Result
     lab.transhume(&[&["exec"][..], options, &[name, "--"], command].concat())
 }
 
-/// A command that gives its input back on both of its outputs, and what has come of it.
+/// A command that copies its input to both of its outputs, and its output so far.
 struct Echo {
     child: Child,
     giving: Arc<AtomicBool>,
@@ -161,7 +161,7 @@ fn not_a_byte_is_lost_over_moves_and_the_death_of_a_node() -> Result<()> {
 }
 
 #[test]
-fn an_instances_own_command_has_its_input_over_moves_until_nobody_brings_it() -> Result<()> {
+fn an_instances_own_command_keeps_its_input_over_moves_until_the_client_leaves() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     let echo = Echo::by(&lab, &["run", "--stdin", "--name", "job", "--host", "h1"], 7)?;
@@ -241,7 +241,7 @@ fn a_command_ends_as_at_a_shell() -> Result<()> {
 
 /// Of an instance's processes only the first one may speak for sessions.
 #[test]
-fn no_other_process_may_speak_for_sessions() -> Result<()> {
+fn other_processes_cannot_speak_for_sessions() -> Result<()> {
     const PROGRAM: &str = "import socket, sys\n\
         node = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n\
         node.connect(b'\\0' + sys.argv[1].encode())\n\
@@ -259,7 +259,7 @@ fn no_other_process_may_speak_for_sessions() -> Result<()> {
 }
 
 #[test]
-fn a_command_that_nobody_waits_for_is_ended() -> Result<()> {
+fn a_command_ends_when_its_client_has_gone() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(1)?;
     start(&lab, "job", "h1")?;

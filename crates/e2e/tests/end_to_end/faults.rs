@@ -68,37 +68,37 @@ fn strike(lab: &TestLab, check: &mut Check, fault: Fault, phase: Phase) -> Resul
 }
 
 #[test]
-fn the_destination_is_killed() -> Result<()> {
+fn a_move_commits_or_rolls_back_when_the_destination_is_killed() -> Result<()> {
     in_each_phase(Fault::Kill(Who::Destination))
 }
 
 #[test]
-fn the_source_is_killed() -> Result<()> {
+fn a_move_commits_or_rolls_back_when_the_source_is_killed() -> Result<()> {
     in_each_phase(Fault::Kill(Who::Source))
 }
 
 #[test]
-fn the_coordinator_is_killed() -> Result<()> {
+fn a_move_commits_or_rolls_back_when_the_coordinator_is_killed() -> Result<()> {
     in_each_phase(Fault::Kill(Who::Coordinator))
 }
 
 #[test]
-fn criu_is_killed() -> Result<()> {
+fn a_move_commits_or_rolls_back_when_criu_is_killed() -> Result<()> {
     in_each_phase(Fault::KillCriu)
 }
 
 #[test]
-fn the_hosts_are_cut_off_from_each_other() -> Result<()> {
+fn a_move_commits_or_rolls_back_when_its_hosts_are_cut_off_from_each_other() -> Result<()> {
     in_each_phase(Fault::Cut(Who::Source, Who::Destination))
 }
 
 #[test]
-fn the_destination_is_cut_off_from_the_coordinator() -> Result<()> {
+fn a_move_commits_or_rolls_back_when_its_destination_is_cut_off_from_the_coordinator() -> Result<()> {
     in_each_phase(Fault::Cut(Who::Destination, Who::Coordinator))
 }
 
 #[test]
-fn too_small_a_disk_is_noticed_before_the_blackout() -> Result<()> {
+fn a_disk_that_is_too_small_is_noticed_before_the_blackout() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     let mut check = lab.check("h1", "h1", &["--qps", "4"])?;
@@ -119,7 +119,7 @@ fn too_small_a_disk_is_noticed_before_the_blackout() -> Result<()> {
 }
 
 #[test]
-fn a_disk_that_fills_up_under_a_move_rolls_it_back() -> Result<()> {
+fn rolls_back_when_destination_disk_fills() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     let mut check = lab.check("h1", "h1", &["--qps", "4"])?;

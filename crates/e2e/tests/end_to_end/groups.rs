@@ -62,7 +62,7 @@ fn both_ends_of_connections_move_together() -> Result<()> {
 }
 
 #[test]
-fn one_that_cannot_move_keeps_all_where_they_are() -> Result<()> {
+fn a_group_with_a_blocker_stays_as_a_whole() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     let lock = Signal::new("group-lock");
@@ -105,7 +105,7 @@ fn one_that_cannot_move_keeps_all_where_they_are() -> Result<()> {
 }
 
 #[test]
-fn whoever_is_killed_all_have_moved_or_none() -> Result<()> {
+fn a_group_moves_as_a_whole_or_not_at_all_when_a_daemon_is_killed() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(4)?;
     let mut check = lab.check_in(Some("job"), "h1", "h2", &["--qps", "2"])?;

@@ -1,4 +1,4 @@
-//! Links that are not sealed, on which the kernel carries what one station sends to another.
+//! Links that are not sealed. The kernel carries the frames of one station to another on them.
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::overlay::{Stream, await_kernel, joined, net, status, tunnel};
@@ -43,7 +43,7 @@ fn a_stream_goes_on_while_the_kernel_carries_it_or_does_not() -> Result<()> {
     stream.goes_on().context("sealed")?;
     ensure!(
         !tunnel(&lab, "h1", "h2")?.by_kernel && sent(&lab, "h1", "h2")? == 0,
-        "what is sealed is not for it"
+        "sealed frames are not for the kernel"
     );
     net(&lab, &["layout", "star", "--plain"])?;
     await_kernel(&lab, ["h1", "h2"], true)?;
@@ -90,7 +90,7 @@ fn start_without(lab: &TestLab) -> Result<Program> {
 }
 
 #[test]
-fn a_node_without_it_has_its_links_carried_by_the_plane() -> Result<()> {
+fn a_node_without_kernel_programs_carries_its_links_in_the_plane() -> Result<()> {
     let _shared = e2e::shared();
     let lab = joined(2)?;
     net(&lab, &["layout", "star", "--plain"])?;

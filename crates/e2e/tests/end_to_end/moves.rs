@@ -58,7 +58,7 @@ fn moves_in_a_row_lose_nothing() -> Result<()> {
 }
 
 #[test]
-fn connections_that_are_made_during_moves_are_made() -> Result<()> {
+fn connections_are_established_during_moves() -> Result<()> {
     const PORT: u16 = 9100;
     let _shared = e2e::shared();
     let lab = TestLab::up(3)?;
@@ -171,7 +171,8 @@ fn daemons_have_precedence_and_programs_keep_their_scheduling_policies() -> Resu
     Ok(())
 }
 
-/// Scheduling class, real-time priority and nice value of the processes whose command line `wanted` likes.
+/// Scheduling class, real-time priority and nice value of the processes with a command line that `wanted`
+/// accepts.
 fn scheduling(wanted: impl Fn(&str) -> bool) -> Result<Vec<String>> {
     let all = program::run(Command::new("ps").args(["-ewwo", "cls=,rtprio=,ni=,args="]), LIMIT)?.lines;
     let of_one = |line: &String| {

@@ -35,7 +35,7 @@ impl Numbers {
         Ok(Self { sender, receiver, next: 0 })
     }
 
-    /// Sends the next one. Returns those that have come.
+    /// Sends the next one. Returns the received ones.
     fn send(&mut self) -> Result<Vec<u64>> {
         self.sender.send_to(&self.next.to_le_bytes(), "10.88.0.1:7600")?;
         self.next += 1;
@@ -67,7 +67,7 @@ impl Papers {
         Ok(Self(["pem", "key"].map(copy).into_iter().collect::<Result<_>>()?))
     }
 
-    /// Whether the node at `address` says anything to who shows them.
+    /// Whether the node at `address` sends anything to a machine with these certificates.
     fn are_accepted(&self, world: &World, address: &str) -> Result<bool> {
         let [certificate, key] = &self.0[..] else { anyhow::bail!("there are two files") };
         let (certificate, key) = (certificate.to_str().context("a path")?, key.to_str().context("a path")?);
@@ -77,7 +77,7 @@ impl Papers {
     }
 }
 
-/// Datagrams that the first machine has dropped because nobody has keys for them.
+/// Datagrams that the first machine has dropped because no session has keys for them.
 fn dropped(world: &World) -> Result<u64> {
     let status = world.ask(&["net", "status", "--json"])?.success()?.lines.concat();
     let status: NetStatus = serde_json::from_str(&status)?;
@@ -109,7 +109,7 @@ fn keep_from_coordinator(world: &World, is_kept: bool) -> Result<()> {
 }
 
 #[test]
-fn a_token_that_was_revoked_lets_nobody_in_any_more() -> Result<()> {
+fn a_revoked_token_admits_no_machine() -> Result<()> {
     let _shared = e2e::shared();
     let world = World::new(2)?;
     let (_first, join) = world.first()?;
@@ -126,7 +126,7 @@ fn a_token_that_was_revoked_lets_nobody_in_any_more() -> Result<()> {
         tokens(&world)?.into_iter().map(|token| (token.id, token.state, token.hosts)).collect();
     let by_b = (1, TokenState::Good, vec!["b".to_owned()]);
     ensure!(listed == [by_b, (2, TokenState::Revoked, vec![])], "{listed:?}");
-    // Who has joined stays, and is found by the token itself.
+    // A machine that has joined stays, and is found by the token itself.
     world.ask(&["net", "token", "revoke", token_in(&join)?])?.success()?;
     world.stream(B, 0)?;
     let unknown = world.ask(&["net", "token", "revoke", "3", "--json"])?.errors;
@@ -158,7 +158,7 @@ fn a_machine_that_is_removed_gets_nothing_through_until_it_joins_by_a_new_token(
     let expected = HostRemoved { host: "b".into(), revoked_tokens: vec![1], ..HostRemoved::default() };
     ensure!(removed == expected, "{removed:?}");
     let first_after = numbers.next;
-    world.eventually("what it sends comes to nothing", || {
+    world.eventually("its frames are dropped", || {
         let came = numbers.send()?;
         ensure!(came.iter().all(|number| *number < first_after), "{came:?} came after {first_after}");
         Ok(dropped(&world)? >= before + 10)
@@ -167,7 +167,7 @@ fn a_machine_that_is_removed_gets_nothing_through_until_it_joins_by_a_new_token(
         ensure!(!papers.are_accepted(&world, node)?, "{node} believes a removed host");
     }
     ensure!(world.hosts()? == ["a", "c"]);
-    world.stream(C, 0).context("to who is left")?;
+    world.stream(C, 0).context("to the remaining machine")?;
 
     // When it hears of it, it says so and ends, and does not ask again.
     keep_from_coordinator(&world, false)?;
@@ -190,7 +190,7 @@ fn a_machine_that_is_removed_gets_nothing_through_until_it_joins_by_a_new_token(
     world.ask(&["host", "remove", "b"])?.success()?;
     let _second = world.up(B, &["--join", &new_token(&world)?])?;
     ensure!(world.hosts()? == ["a", "b", "c"]);
-    world.stream(B, C).context("from who is back")?;
+    world.stream(B, C).context("from the machine that is back")?;
     for node in nodes {
         ensure!(!papers.are_accepted(&world, node)?, "{node} believes the former key");
     }
@@ -198,7 +198,7 @@ fn a_machine_that_is_removed_gets_nothing_through_until_it_joins_by_a_new_token(
 }
 
 #[test]
-fn what_cannot_be_removed_is_said_with_the_reason() -> Result<()> {
+fn impossible_removals_are_refused_with_the_reason() -> Result<()> {
     let _shared = e2e::shared();
     let world = World::new(1)?;
     let (_first, _) = world.first()?;

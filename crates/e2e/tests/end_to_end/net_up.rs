@@ -38,7 +38,7 @@ fn machines_are_on_one_ethernet_after_two_commands_and_again_after_they_were_kil
         program.signal(libc::SIGTERM)?;
         program.end(LIMIT)?.success()?;
     }
-    // Nothing of it is left but what the machines remember.
+    // Only the machines' own records are left of it.
     for machine in &world.machines {
         ensure!(machine.network.ip("link show dev transhume0").is_err());
     }
@@ -46,7 +46,7 @@ fn machines_are_on_one_ethernet_after_two_commands_and_again_after_they_were_kil
 }
 
 #[test]
-fn tokens_that_are_of_no_use_are_refused_with_the_remedy() -> Result<()> {
+fn useless_tokens_are_refused_with_the_remedy() -> Result<()> {
     let _shared = e2e::shared();
     let world = World::new(3)?;
     let (first, join) = world.first()?;
@@ -76,7 +76,7 @@ fn tokens_that_are_of_no_use_are_refused_with_the_remedy() -> Result<()> {
     let mut second = world.up(1, &["--join", token])?;
     let running = world.refused(1, &["--json"])?;
     ensure!(running.starts_with("{") && running.contains("another `transhume net up` uses"), "{running}");
-    // It may say the same again, as a service does, but is what it is.
+    // It may say the same again, as a service does, but keeps its settings.
     second.signal(libc::SIGTERM)?;
     second.end(LIMIT)?.success()?;
     let second = world.up(1, &["--join", token])?;
@@ -103,7 +103,7 @@ fn tokens_that_are_of_no_use_are_refused_with_the_remedy() -> Result<()> {
 }
 
 #[test]
-fn who_has_no_certificate_gets_nowhere_and_keeps_nobody_out() -> Result<()> {
+fn connections_without_a_certificate_are_refused_and_block_no_others() -> Result<()> {
     let _shared = e2e::shared();
     let world = World::new(3)?;
     let (_first, join) = world.first()?;
@@ -127,7 +127,7 @@ fn who_has_no_certificate_gets_nowhere_and_keeps_nobody_out() -> Result<()> {
 }
 
 #[test]
-fn what_is_in_the_way_is_said() -> Result<()> {
+fn obstacles_to_net_up_are_named() -> Result<()> {
     let _shared = e2e::shared();
     let world = World::new(1)?;
     let says = |arguments: &[&str], expected: &[&str]| -> Result<()> {
@@ -157,7 +157,7 @@ fn what_is_in_the_way_is_said() -> Result<()> {
     first.end(LIMIT)?.success().map(drop)
 }
 
-/// What a machine's metrics are at this address; an error if they cannot be read.
+/// A machine's metrics at this address; an error if they cannot be read.
 fn metrics(machine: &Machine, address: &str) -> Result<String> {
     const READ: &str =
         "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=20).read().decode())";
@@ -167,7 +167,7 @@ fn metrics(machine: &Machine, address: &str) -> Result<String> {
 }
 
 #[test]
-fn what_is_said_of_mtu_offloads_and_metrics_counts_until_something_else_is_said() -> Result<()> {
+fn mtu_offloads_and_metrics_keep_their_settings_until_they_are_changed() -> Result<()> {
     const METRICS: &str = "192.0.2.2:9464";
     let _shared = e2e::shared();
     let world = World::new(2)?;
@@ -205,7 +205,7 @@ fn what_is_said_of_mtu_offloads_and_metrics_counts_until_something_else_is_said(
 }
 
 #[test]
-fn another_device_or_address_takes_the_place_of_the_one_before() -> Result<()> {
+fn another_device_or_address_replaces_the_former_one() -> Result<()> {
     let _shared = e2e::shared();
     let world = World::new(2)?;
     let (_first, join) = world.first()?;

@@ -1,4 +1,4 @@
-//! Instances that are kept apart never share a host, and what has moved is left alone while it cools down.
+//! Instances under anti-affinity never share a host, and a moved instance is left alone while it cools down.
 
 use anyhow::{Result, ensure};
 use api::PlannedMove;

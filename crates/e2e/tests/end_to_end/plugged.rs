@@ -1,4 +1,5 @@
-//! What can be plugged into the overlay of a lab: devices in network namespaces that have names, and TAPs that were there before.
+//! Devices that can be plugged into the overlay of a lab: devices in named network namespaces, and TAPs that existed
+//! before.
 
 use std::process::Command;
 use std::time::Duration;
@@ -27,7 +28,7 @@ impl Named {
         ip(&["netns", "add", &self.0]).map(drop)
     }
 
-    /// What is said of a device in it; an error if there is none.
+    /// The status of a device in it; an error if there is none.
     fn device(&self, name: &str) -> Result<String> {
         ip(&["-netns", &self.0, "address", "show", "dev", name])
     }
@@ -50,7 +51,7 @@ fn ip_on(lab: &TestLab, host: &str, line: &str) -> Result<String> {
     Ok(run(&mut lab.command(&line), LIMIT)?.success()?.lines.join("\n"))
 }
 
-/// Two hosts, of which the first has a device with an address.
+/// Two hosts. The first has a device with an address.
 fn two_hosts() -> Result<TestLab> {
     let lab = TestLab::up(2)?;
     net(&lab, &["layout", "star"])?;
@@ -58,7 +59,7 @@ fn two_hosts() -> Result<TestLab> {
     Ok(lab)
 }
 
-/// What `transhume net` writes as JSON.
+/// The output of `transhume net` as JSON.
 fn json(lab: &TestLab, arguments: &[&str]) -> Result<Value> {
     Ok(serde_json::from_str(&net(lab, &[arguments, &["--json"]].concat())?.concat())?)
 }
@@ -100,7 +101,7 @@ fn a_device_is_in_the_namespace_that_has_the_name() -> Result<()> {
     web.replace()?;
     lab.eventually("the device is in the new namespace", || Ok(web.device("web0").is_ok()))?;
     ip(&["netns", "del", &web.0])?;
-    lab.eventually("it is said that there is no such namespace", || {
+    lab.eventually("the missing namespace is reported", || {
         let device = listed(&lab, "web0")?;
         let failure = device["failure"].as_str().unwrap_or_default();
         Ok(device["state"] == "failed" && failure.contains("there is no network namespace"))
@@ -114,7 +115,7 @@ fn a_device_is_in_the_namespace_that_has_the_name() -> Result<()> {
 }
 
 #[test]
-fn a_tap_that_was_there_is_plugged_in_and_stays_as_it_is() -> Result<()> {
+fn an_existing_tap_is_plugged_in_and_keeps_its_settings() -> Result<()> {
     const MAC: &str = "52:54:00:12:34:57";
     let _shared = e2e::shared();
     let lab = two_hosts()?;
@@ -149,7 +150,7 @@ fn a_tap_that_was_there_is_plugged_in_and_stays_as_it_is() -> Result<()> {
     lab.lab.start("h2".parse()?)?;
     stream.goes_on().with_context(|| format!("after h2 was killed\n{}", lab.logs()))?;
     stream.end()?;
-    // Somebody takes it away, and makes another one.
+    // Another program takes it away, and makes another one.
     let await_failure = |words: &str| {
         lab.eventually(words, || {
             Ok(listed(&lab, "vm0")?["failure"].as_str().is_some_and(|failure| failure.contains(words)))

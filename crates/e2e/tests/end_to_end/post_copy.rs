@@ -1,4 +1,4 @@
-//! Instances that run before all their memory is there, and what happens to them then.
+//! Instances that run before all their memory is there, and their end if it never comes.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use e2e::testlab::{CLIENT, Followed, TestLab, follow_to, report};
 const NAME: &str = "job";
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Begins a move, and cuts the hosts off from each other when it is committed: the instance runs, and what it lacks does not come. Its
-/// source is held until then: a move must not be faster.
+/// Begins a move, and cuts the hosts off from each other when it is committed: the instance runs, and its missing pages
+/// do not come. Its source is held until then: a move must not be faster.
 fn leave_memory_behind(lab: &TestLab, name: &str, cast: &Cast) -> Result<Client> {
     let mut moving = lab.begin_post_copy(name, &cast.destination.to_string())?;
     reach(&mut moving, Phase::Commit)?;
@@ -36,7 +36,7 @@ fn heal(lab: &TestLab, cast: &Cast) -> Result<()> {
 }
 
 #[test]
-fn memory_that_changes_all_the_time_is_right_and_the_risk_is_told() -> Result<()> {
+fn changing_memory_arrives_unchanged_and_the_risk_is_reported() -> Result<()> {
     let _shared = e2e::shared();
     let (lab, stop) = (TestLab::up(2)?, Signal::new("changing"));
     let mut program = start(&lab, NAME, (64, 48), &stop)?;
@@ -54,9 +54,9 @@ fn memory_that_changes_all_the_time_is_right_and_the_risk_is_told() -> Result<()
     end(program, &stop)
 }
 
-/// What it has in a file system in memory comes with it.
+/// Its files in a file system in memory come with it.
 #[test]
-fn a_container_leaves_memory_behind_as_well() -> Result<()> {
+fn a_container_moves_with_post_copy() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     let mut run = lab.command(&["run", "--name", NAME, "--host", "h1", "--rootfs", "/"]);
@@ -76,9 +76,9 @@ fn a_container_leaves_memory_behind_as_well() -> Result<()> {
     Ok(())
 }
 
-/// Also beside the other end, with which it shares what it has registered.
+/// Also beside the other end, with which it shares its registered memory.
 #[test]
-fn rdma_goes_on_over_moves_that_leave_memory_behind() -> Result<()> {
+fn rdma_goes_on_over_moves_with_post_copy() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(3)?;
     let mut check = lab.check("h2", "h1", &["--qps", "4"])?;
@@ -93,8 +93,8 @@ fn rdma_goes_on_over_moves_that_leave_memory_behind() -> Result<()> {
 }
 
 #[test]
-fn whoever_is_killed_while_memory_is_fetched_it_goes_on() -> Result<()> {
-    let _shared = e2e::shared();
+fn an_instance_goes_on_when_a_daemon_is_killed_during_post_copy() -> Result<()> {
+    let _alone = e2e::alone();
     let (lab, stop) = (TestLab::up(2)?, Signal::new("changing"));
     let mut program = start(&lab, NAME, (64, 48), &stop)?;
     let mut hosts = ["h1", "h2"];
@@ -123,8 +123,8 @@ fn whoever_is_killed_while_memory_is_fetched_it_goes_on() -> Result<()> {
 }
 
 #[test]
-fn who_has_lost_its_memory_is_ended_and_told_why_and_who_is_killed_ends() -> Result<()> {
-    let _shared = e2e::shared();
+fn an_instance_without_its_memory_ends_with_the_reason_and_a_killed_one_ends() -> Result<()> {
+    let _alone = e2e::alone();
     let lab = TestLab::up(2)?;
     let cast = Cast { source: "h1".parse()?, destination: "h2".parse()? };
     let stop = Signal::new("changing");
@@ -148,7 +148,7 @@ fn who_has_lost_its_memory_is_ended_and_told_why_and_who_is_killed_ends() -> Res
     lab.eventually("nothing of it is left", none)
 }
 
-/// Kills what stands still of the program, with its first process.
+/// Kills the stopped processes of the program, with its first process.
 fn kill_stopped(lab: &TestLab) -> Result<()> {
     let copies = lab.find(|words| words.get(1) == Some(&SCRIPT));
     let field = |pid: i32, name: &str| -> Result<String> {

@@ -33,13 +33,13 @@ fn begin_to_copy(lab: &TestLab) -> Result<(Client, Copying)> {
 }
 
 #[test]
-fn memory_that_changes_all_the_time_arrives_as_it_is() -> Result<()> {
+fn changing_memory_arrives_unchanged() -> Result<()> {
     let _shared = e2e::shared();
     let (lab, stop) = (TestLab::up(2)?, Signal::new("changing"));
     let mut program = start(&lab, NAME, (64, 16), &stop)?;
     for host in ["h2", "h1", "h2"] {
         goes_on(&mut program)?;
-        // At least what is private.
+        // At least the private pages.
         let EnginePart { image_bytes, precopied_bytes, .. } = lab.move_to(NAME, host)?.engine;
         ensure!(
             precopied_bytes >= 32 * MIB && image_bytes > precopied_bytes,
@@ -51,7 +51,7 @@ fn memory_that_changes_all_the_time_arrives_as_it_is() -> Result<()> {
 
 /// Files that are mapped in the `/dev/shm` of a container, as MPI and UCX do it.
 #[test]
-fn what_changes_in_a_file_system_in_memory_arrives_as_it_is() -> Result<()> {
+fn changing_files_in_memory_arrive_unchanged() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     let mut run = lab.command(&["run", "--name", NAME, "--host", "h1", "--rootfs", "/"]);
@@ -71,7 +71,7 @@ fn what_changes_in_a_file_system_in_memory_arrives_as_it_is() -> Result<()> {
 }
 
 #[test]
-fn whoever_is_killed_in_the_pre_copy_the_instance_runs_on_where_it_is() -> Result<()> {
+fn an_instance_runs_on_at_its_source_when_a_daemon_is_killed_during_pre_copy() -> Result<()> {
     let _shared = e2e::shared();
     let (lab, stop) = (TestLab::up(2)?, Signal::new("changing"));
     let mut program = start(&lab, NAME, (32, 1), &stop)?;
@@ -122,7 +122,7 @@ fn a_limit_holds_up_nobody_who_stands_still() -> Result<()> {
     end(program, &stop)
 }
 
-/// What is left takes as long as the limit makes it take; for how much longer depends on the machine.
+/// The limit determines how long the rest takes; the machine adds to that.
 fn is_true(copying: &Copying, limit: u64) -> Result<()> {
     let Copying { memory_bytes, sent_bytes, look, left_us } = *copying;
     let least_us = (memory_bytes - sent_bytes) * 1_000_000 / (limit * MIB);

@@ -17,7 +17,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 const PLACES: [Place; 2] = [Place::TwoHosts, Place::OneHost];
 
-/// Runs `server`, which listens on `port`, and then `client`; what that says.
+/// Runs `server`, which listens on `port`, and then `client`; returns the client's output.
 fn exchange(server: &mut Command, port: u16, client: &mut Command) -> Result<Vec<String>> {
     let mut server = Program::start(server)?;
     server.wait_for_listener(port, LIMIT)?;
@@ -26,7 +26,7 @@ fn exchange(server: &mut Command, port: u16, client: &mut Command) -> Result<Vec
     Ok(lines)
 }
 
-/// Runs UCX's benchmarks over `transports` alone; its own check of what arrives is part of them.
+/// Runs UCX's benchmarks over `transports` alone; they check the received data themselves.
 fn ucx_perftest(transports: &str) -> Result<()> {
     const PORT: u16 = 13337;
     let _shared = e2e::shared();
@@ -104,7 +104,7 @@ fn libfabric_knows_the_device() -> Result<()> {
     Ok(())
 }
 
-/// Runs Open MPI jobs in which each rank checks what it gets, on one host and on two.
+/// Runs Open MPI jobs on one host and on two. Each rank checks its input.
 fn open_mpi(layer: Layer) -> Result<()> {
     let _shared = e2e::shared();
     if layer.has_gone()? {
@@ -179,7 +179,7 @@ fn pyverbs_drives_the_device() -> Result<()> {
     Ok(())
 }
 
-/// Tests of what a vendor has of its own, and of network interfaces of hardware, find that there is none, and are left out by themselves.
+/// Tests of a vendor's own functions, and of network interfaces of hardware, find none and skip themselves.
 #[test]
 fn rdma_cores_own_tests_pass() -> Result<()> {
     const TESTS: &str = "/usr/share/doc/rdma-core/tests";
@@ -199,7 +199,7 @@ fn rdma_cores_own_tests_pass() -> Result<()> {
 /// Its node was killed, and comes again.
 #[test]
 fn a_program_that_starts_while_its_node_is_away_waits_for_it() -> Result<()> {
-    /// For so long at least it finds nobody.
+    /// For so long at least it finds no listener.
     const AWAY: Duration = Duration::from_secs(2);
     let _shared = e2e::shared();
     let (lab, is_away, node) = (TestLab::up(1)?, Signal::new("away"), "h1".parse()?);

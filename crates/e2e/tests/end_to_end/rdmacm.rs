@@ -9,7 +9,7 @@ use e2e::testlab::TestLab;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// How long a client may find nobody who listens: nothing that can be seen from outside says when a server does.
+/// How long a client may find no listener: a listening server does not show outside.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Starts clients until one ends well.
@@ -24,7 +24,7 @@ fn client(pair: &Pair, program: &str, arguments: &[&str]) -> Result<Ended> {
     }
 }
 
-/// Runs `program` between two hosts and on one, and looks at what both sides say of it.
+/// Runs `program` between two hosts and on one, and checks the output of both sides.
 fn exchange(program: &str, server: &[&str], asked: &[&str]) -> Result<()> {
     exchange_when(program, server, asked, |_| Ok(()))
 }
@@ -171,7 +171,7 @@ fn udpong_exchanges_datagrams_through_sockets() -> Result<()> {
 }
 
 #[test]
-fn sockets_for_datagrams_refuse_what_cannot_be_and_go_on() -> Result<()> {
+fn datagram_sockets_refuse_invalid_calls_and_go_on() -> Result<()> {
     const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/datagram_sockets.py");
     // A datagram for which there is no socket yet is lost, as with UDP.
     let serves = |server: &mut Program| server.wait_for(LIMIT, |line| (line == "serves").then_some(()));

@@ -14,13 +14,13 @@ use serde::Deserialize;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Moves, of which the clients make every fifth.
+/// The number of moves. The clients make every fifth.
 const MOVES: usize = 50;
 
 /// For how long the clients work, in seconds of their own, which outlasts the moves where these take their usual time.
 const SECONDS: u32 = 35;
 
-/// What the clients have done.
+/// The work of the clients so far.
 #[derive(Debug, Deserialize)]
 struct Done {
     lines: u64,
@@ -83,7 +83,7 @@ fn each_connection_of_services_lasts_over_fifty_moves() -> Result<()> {
         clients.wait_for(LIMIT, |line| (line == "working").then_some(()))?;
         let lasted = move_both(&lab, [&serving, &asking], &mut clients)?;
         let ended = clients.end(LIMIT)?.success().with_context(|| lab.logs())?;
-        let done: Done = serde_json::from_str(ended.lines.last().context("what was done")?)?;
+        let done: Done = serde_json::from_str(ended.lines.last().context("no summary")?)?;
         ensure!(done.lines > 1000 && done.counted > 1000 && done.streamed > 10_000_000, "{done:?}");
         lab.transhume(&["kill", &serving])?.success()?;
         let said = services.end(LIMIT)?.errors;

@@ -88,7 +88,7 @@ fn moves_to_and_fro(mut asked: Asked) -> Result<TestLab> {
 }
 
 #[test]
-fn whoever_is_killed_while_a_station_moves_it_stays_or_has_moved() -> Result<()> {
+fn a_station_stays_or_has_moved_when_a_daemon_is_killed_during_its_move() -> Result<()> {
     let _shared = e2e::shared();
     let mut asked = Asked::begin(&["star", "--center", "h3"])?;
     asked.answered_by("h1")?;

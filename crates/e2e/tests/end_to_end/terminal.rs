@@ -34,7 +34,7 @@ print("the last is", len(terminals), flush=True)
 time.sleep(1000)
 "#;
 
-/// Has a pseudo-terminal of its own, and reads what is written there when it is told to.
+/// Has its own pseudo-terminal, and reads its output when asked to.
 const UNREAD: &str = r#"
 import os, time
 master, slave = os.openpty()
@@ -52,7 +52,7 @@ struct Desk {
     terminal: File,
     client: Child,
     pieces: Receiver<Vec<u8>>,
-    /// What was read and not expected yet.
+    /// Output that was read and not expected yet.
     text: String,
 }
 
@@ -72,7 +72,7 @@ impl Desk {
         client.envs(wanted.get_envs().filter_map(|(name, value)| Some((name, value?)))).env("TERM", "vt220");
         client.stdin(terminal.try_clone()?).stdout(terminal.try_clone()?).stderr(Stdio::inherit());
         let client = client.spawn()?;
-        // What is not expected is not read, or little of it.
+        // Unexpected output is not read, or little of it.
         let (sender, pieces) = sync_channel(1);
         let mut reader = keys.try_clone()?;
         thread::spawn(move || {
@@ -105,7 +105,7 @@ impl Desk {
         }
     }
 
-    /// Reads the numbers from `next` on, each on a line of its own, until it is told to `stop`; the next one.
+    /// Reads the numbers from `next` on, each on a line of its own, until `stop`; returns the next one.
     fn count(&mut self, mut next: u64, stop: impl Fn(u64) -> bool) -> Result<u64> {
         let mut rest = mem::take(&mut self.text);
         while !stop(next) {
@@ -162,7 +162,7 @@ fn a_shell_at_a_terminal_goes_on_over_a_move() -> Result<()> {
     resize(&desk.keys, 40, 100)?;
     desk.press("until [ \"$(stty size)\" = '40 100' ]; do sleep 0.01; done; echo $((6 * 7))\n")?;
     desk.expect("42\r\n")?;
-    // It has read what was typed before: the key drops what has not been read.
+    // It has read all earlier input: the key drops unread input.
     desk.press("sh -c 'echo $((6 * 9)); exec sleep 1000'\n")?;
     desk.expect("54\r\n")?;
     desk.press("\x1a")?;

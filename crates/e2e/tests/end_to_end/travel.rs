@@ -97,7 +97,7 @@ macro_rules! travellers {
     };
 }
 
-/// UCX's benchmark, whose two sides check what arrives.
+/// UCX's benchmark. Its two sides check the received data.
 const fn ucx(environment: &'static [(&'static str, &'static str)]) -> Traveller {
     Traveller {
         server: Some(Server { command: &["ucx_perftest", "WITHOUT_MPI"], port: Some(13337), ends: true }),
@@ -152,8 +152,8 @@ travellers! {
         // "connect", and since Debian 13 "cm connect".
         report: "connect ",
     },
-    // It does not echo: an echo that is later than a millisecond, as in a move, is asked for again, and what comes twice confuses
-    // it for ever.
+    // It does not echo: an echo that is later than a millisecond, as in a move, is asked for again, and a duplicate
+    // confuses it for ever.
     udpong: Traveller {
         server: Some(Server { command: &["udpong", "-T", "b"], port: None, ends: false }),
         client: &["udpong", "-T", "b", "-C", "WORK", "-s", "ADDRESS"],
@@ -175,7 +175,7 @@ travellers! {
     },
 }
 
-/// A job's ranks check what they get while the instances in which they are move.
+/// A job's ranks check their input while their instances move.
 fn open_mpi(layer: Layer) -> Result<()> {
     let _shared = e2e::shared();
     if layer.has_gone()? {

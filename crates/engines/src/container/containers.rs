@@ -34,6 +34,8 @@ pub struct ContainerConfig {
     pub libraries: Option<PathBuf>,
     /// The file that containers see as `/etc/hosts`.
     pub hosts: Option<PathBuf>,
+    /// The directory that containers see as `/dev/infiniband`.
+    pub devices: Option<PathBuf>,
 }
 
 /// The containers of a host: makes them, and finds existing ones.
@@ -53,8 +55,9 @@ impl Containers {
     /// Makes nothing yet except a folder in `state`.
     pub fn new(config: &ContainerConfig, init: &[OsString], state: &Path) -> Result<Self> {
         let program = init.first().map(PathBuf::from).unwrap_or_default();
-        let support = Support::find(&program, config.libraries.as_deref(), config.hosts.as_deref())
-            .doing(|| "finding the files that containers need from this host".into())?;
+        let ContainerConfig { libraries, hosts, devices, .. } = config;
+        let found = Support::find(&program, libraries.as_deref(), hosts.as_deref(), devices.as_deref());
+        let support = found.doing(|| "finding the files that containers need from this host".into())?;
         let folder =
             std::path::absolute(&config.folder).doing(|| format!("finding {}", config.folder.display()))?;
         let unpacked = std::path::absolute(&config.unpacked)

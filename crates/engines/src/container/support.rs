@@ -34,6 +34,8 @@ pub struct Support {
     libraries: Vec<Bind>,
     /// The names of instances.
     hosts: Option<PathBuf>,
+    /// The device files of RDMA devices.
+    devices: Option<PathBuf>,
 }
 
 impl Support {
@@ -41,14 +43,20 @@ impl Support {
     ///
     /// # Errors
     /// If this process is not linked as usual, or the folder cannot be read.
-    pub fn find(program: &Path, libraries: Option<&Path>, hosts: Option<&Path>) -> io::Result<Self> {
+    pub fn find(
+        program: &Path,
+        libraries: Option<&Path>,
+        hosts: Option<&Path>,
+        devices: Option<&Path>,
+    ) -> io::Result<Self> {
         let maps = fs::read_to_string("/proc/self/maps")?;
         let (system, linker) = linked(&maps).ok_or_else(|| {
             io::Error::other("this program's C library and dynamic linker are not in one folder")
         })?;
         let libraries = libraries.map(libraries_in).transpose()?.unwrap_or_default();
         let (program, hosts) = (program.to_owned(), hosts.map(Path::to_owned));
-        Ok(Self { program, system, linker, libraries, hosts })
+        let devices = devices.map(Path::to_owned);
+        Ok(Self { program, system, linker, libraries, hosts, devices })
     }
 
     /// Whether the libraries with which a container finds the RDMA device are here.
@@ -97,8 +105,8 @@ impl Support {
         };
         let always = [bind(&self.program, PROGRAM), bind(&self.system, SYSTEM)];
         // A host that could not make the device files has reported that.
-        let devices = Path::new(DEVICES);
-        let devices = devices.is_dir().then(|| bind(devices, DEVICES));
+        let devices = self.devices.as_deref().filter(|devices| devices.is_dir());
+        let devices = devices.map(|devices| bind(devices, DEVICES));
         let hosts = self.hosts.as_deref().map(|file| bind(file, HOSTS));
         always.into_iter().chain(self.libraries.iter().cloned()).chain(devices).chain(hosts)
     }
@@ -143,7 +151,7 @@ mod tests {
 
     #[test]
     fn the_linker_of_this_program_is_found() {
-        let support = Support::find(Path::new("/usr/bin/transhume"), None, None).unwrap();
+        let support = Support::find(Path::new("/usr/bin/transhume"), None, None, None).unwrap();
         assert!(support.system.join(&support.linker).exists());
         let command = ["/usr/bin/transhume", "init", "--"].map(OsString::from);
         let words = support.init(&command);
@@ -155,7 +163,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let system = fs::canonicalize("/usr/lib/x86_64-linux-gnu/libibverbs.so.1").unwrap();
         fs::copy(&system, folder.path().join("libibverbs.so.1")).unwrap();
-        let support = Support::find(Path::new("/usr/bin/transhume"), Some(folder.path()), None).unwrap();
+        let support =
+            Support::find(Path::new("/usr/bin/transhume"), Some(folder.path()), None, None).unwrap();
         let over = |config: &str| {
             let config = Config::parse(config).unwrap();
             support
@@ -177,7 +186,7 @@ mod tests {
     #[test]
     fn nothing_is_mounted_in_what_the_user_has_mounted_of_the_host() {
         let hosts = Some(Path::new("/var/lib/hosts"));
-        let support = Support::find(Path::new("/usr/bin/transhume"), None, hosts).unwrap();
+        let support = Support::find(Path::new("/usr/bin/transhume"), None, hosts, None).unwrap();
         let has_hosts = |mount: &str| {
             let config = Config::parse(&format!(r#"{{ "mounts": [{mount}] }}"#)).unwrap();
             support.binds_beside(&config).iter().any(|bind| bind.destination == Path::new(HOSTS))

@@ -28,7 +28,8 @@ fn host_with_runtime(lab: &Lab, name: &str, runtime: &str) -> Host {
     lab.host_with(name, |config| {
         let (folder, unpacked) = (containers_of(config), unpacked_of(config));
         let runtime = Some(runtime.into());
-        config.containers = Some(ContainerConfig { runtime, folder, unpacked, libraries: None, hosts: None });
+        config.containers =
+            Some(ContainerConfig { runtime, folder, unpacked, libraries: None, hosts: None, devices: None });
     })
 }
 
@@ -541,8 +542,6 @@ fn mounts_of(spec: &InstanceSpec, host: &Host) -> Vec<(String, String)> {
     let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap();
     let fields = mounts.lines().map(|line| line.split(' ').map(str::to_owned).collect::<Vec<_>>());
     let mut all: Vec<_> = fields.map(|fields| (fields[4].clone(), fields[5].clone())).collect();
-    // It is there as long as a node runs on this machine, of whatever test.
-    all.retain(|(place, _)| place != "/dev/infiniband");
     all.sort();
     all
 }

@@ -51,7 +51,7 @@ int main(void)
 	CHECK(!ibv_destroy_cq(pair.recv_cq));
 	CHECK(!readable() && !ibv_destroy_comp_channel(pair.channel));
 	CHECK(ibv_dealloc_pd(pair.pd) == EBUSY);
-	/* What is left goes with the device. */
+	/* The remaining objects go with the device. */
 	CHECK(!ibv_close_device(pair.context));
 	return 0;
 }

@@ -1,4 +1,4 @@
-/* What a process has received is acknowledged although it ends as soon as it knows. */
+/* Data that a process has received is acknowledged although the process ends at once. */
 #include "pair.h"
 #include <sys/socket.h>
 

@@ -1,6 +1,6 @@
 /* Verbs as NCCL comes by them: nothing is linked; the library is opened by name and each function asked for with its
- * version. Then what NCCL's network does with a device: RC queue pairs that it makes ready, a flushing READ and a WRITE
- * with a word, completions polled. */
+ * version. Then the calls of NCCL's network on a device: RC queue pairs that it makes ready, a flushing READ and a
+ * WRITE with a word, completions polled. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <infiniband/verbs.h>
@@ -156,7 +156,7 @@ int main(void)
 	expect(cq[0], (enum ibv_wc_opcode[]){IBV_WC_RDMA_WRITE}, 1);
 	CHECK(!memcmp(memory[0], memory[1], sizeof(memory[0])));
 
-	/* NCCL reads a byte to have what came before seen. */
+	/* NCCL reads a byte to make earlier data visible. */
 	from.length = 1;
 	struct ibv_send_wr flush = {.opcode = IBV_WR_RDMA_READ, .sg_list = &from, .num_sge = 1,
 				    .send_flags = IBV_SEND_SIGNALED, .wr.rdma = {(uintptr_t)memory[1], mr->rkey}};

@@ -74,7 +74,7 @@ static void device_memory(void)
 	CHECK(!ibv_free_dm(dm));
 	attr.length = 1 << 30;
 	CHECK(!ibv_alloc_dm(pair.context, &attr) && errno == ENOMEM);
-	/* All there is, but no more; what is given back is there again. */
+	/* All objects are available, but no more; a released one is available again. */
 	attr.length = limits.max_dm_size;
 	for (int i = 0; i < 2; i++) {
 		CHECK((dm = ibv_alloc_dm(pair.context, &attr)));

@@ -19,7 +19,7 @@
 
 #define ACCESS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
 
-/* What QPs are connected with. */
+/* The connection data of QPs. */
 static uint8_t read_depth = 4, retries = 7, rnr_retries = 7;
 
 struct pair {

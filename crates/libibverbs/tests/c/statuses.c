@@ -185,7 +185,7 @@ static const struct {
 	{IBV_WC_INV_EEC_STATE_ERR, NULL, RELIABLE_DATAGRAMS},
 	{IBV_WC_FATAL_ERR, NULL, "the device is the program: it ends with it, not before"},
 	{IBV_WC_RESP_TIMEOUT_ERR, NULL, "of answers to management datagrams, which are the connection manager's own"},
-	{IBV_WC_GENERAL_ERR, NULL, "for errors without a status of their own, of which there are none"},
+	{IBV_WC_GENERAL_ERR, NULL, "for errors without a status of their own; there are none"},
 	{IBV_WC_TM_ERR, NULL, TAG_MATCHING},
 	{IBV_WC_TM_RNDV_INCOMPLETE, NULL, TAG_MATCHING},
 };

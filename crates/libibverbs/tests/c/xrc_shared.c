@@ -24,7 +24,7 @@ static void other(int socket, int fd)
 	uint32_t number;
 	CHECK(read(socket, &number, sizeof(number)) == sizeof(number));
 	make_pair(&pair, 0, 0);
-	/* No process has made the domain, as far as this process knows. */
+	/* This process does not know of another that has made the domain. */
 	CHECK(!open_domain(fd, 0) && errno == EAGAIN);
 	struct ibv_xrcd *domain = open_domain(fd, O_CREAT | O_EXCL);
 	CHECK(domain);

@@ -12,7 +12,7 @@ use crate::errno::{Errno, INVALID, Result, number, status};
 use super::socket::{Phase, Socket, Wait};
 use super::{enter, find, remove, unfinished, with};
 
-/// How long closing waits for what was written to arrive.
+/// How long closing waits for written data to arrive.
 const LINGER: Duration = Duration::from_secs(10);
 
 /// Writes an address to the program's buffer, truncated to its length, as for other sockets.
@@ -73,7 +73,7 @@ fn connect(socket: &Arc<Socket>, to: SocketAddr) -> Result<()> {
     })
 }
 
-/// Ends what is sent; with `reads`, also what is read.
+/// Ends sending; with `reads`, also reading.
 fn shut(socket: &Arc<Socket>, reads: bool, writes: bool) -> Result<()> {
     let mut inner = socket.now()?;
     if !matches!(inner.phase, Phase::Connected | Phase::Accepting | Phase::Over) {

@@ -54,7 +54,7 @@ pub(crate) unsafe extern "C" fn riounmap(socket: c_int, at: *mut c_void, length:
     })
 }
 
-/// Writes to what the other side has mapped at `place`.
+/// Writes to the memory that the other side has mapped at `place`.
 pub(crate) unsafe extern "C" fn riowrite(
     socket: c_int,
     at: *const c_void,

@@ -82,8 +82,8 @@ fn enter(socket: Socket) -> c_int {
     number
 }
 
-/// The process ends: what was written to streams arrives, if that does not take long, and so does that it was all. As for
-/// other sockets, not to close them is no reason for a reset.
+/// The process ends: data that was written to streams arrives, if that does not take long, and so does their end. As
+/// for other sockets, a stream that was not closed is not reset.
 ///
 /// It may end anywhere, also where a lock is held: so another thread does it, and is not waited for for long.
 pub(crate) fn end_all() {

@@ -1,4 +1,5 @@
-//! Options of sockets. Sizes are fixed, whatever a program asks for; other tuning options are stored and returned.
+//! Options of sockets. Sizes are fixed, regardless of a program's request; other tuning options are stored and
+//! returned.
 
 use cm::socket::MAX_MAPPINGS;
 use libc::{c_int, c_void, socklen_t};

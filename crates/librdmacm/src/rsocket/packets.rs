@@ -54,7 +54,7 @@ const MAX_WAITING: usize = 64;
 /// Destinations that are remembered.
 const MAX_DESTINATIONS: usize = 4096;
 
-/// After this a destination that is used is looked up again: another socket may have its address by now.
+/// After this time, a destination in use is looked up again: another socket may have its address by now.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// How long a destination may take to be found.
@@ -91,11 +91,11 @@ impl Drop for Question {
     }
 }
 
-/// Whom the socket sends to.
+/// The socket's destination.
 struct Destination {
     /// From where, if the socket is bound to no address.
     source: IpAddr,
-    /// The owner, as far as it is known.
+    /// The owner, if it is known.
     peer: Option<Peer>,
     /// The lookup of the present owner.
     question: Option<Question>,
@@ -166,7 +166,8 @@ impl Packets {
         self.destinations.values().any(|to| to.waiting.len() >= MAX_WAITING)
     }
 
-    /// Takes what has come, from `only` if the socket is connected, and answers of the directory. False if nothing has changed.
+    /// Takes arrived datagrams, from `only` if the socket is connected, and answers of the directory. False if nothing
+    /// has changed.
     pub(super) fn advance(&mut self, channel: *mut rdma_event_channel, only: Option<SocketAddr>) -> bool {
         let (arrived, mut took, room) = (&mut self.arrived, false, self.datagrams.room());
         self.has_more = self.datagrams.receive(AT_A_TIME, |_, message| {
@@ -209,7 +210,7 @@ impl Packets {
                 let waiting = std::mem::take(&mut destination.waiting);
                 waiting.iter().for_each(|message| self.datagrams.send(peer, &[message]));
             }
-            // There is no owner: waiting datagrams are lost, and the next one asks again.
+            // The address has no owner: waiting datagrams are lost, and the next one asks again.
             None => {
                 let to = *to;
                 self.destinations.remove(&to);
@@ -231,7 +232,7 @@ impl Packets {
     /// Sends a datagram from `local`; `None` if there is no room for it now.
     ///
     /// # Errors
-    /// `EMSGSIZE` if it is too long; those of the way to its destination.
+    /// `EMSGSIZE` if it is too long; the errors of the way to its destination.
     pub(super) fn send(
         &mut self,
         channel: *mut rdma_event_channel,
@@ -260,7 +261,7 @@ impl Packets {
     }
 }
 
-/// The destination `to`, which is looked up if it is not known well enough.
+/// The destination `to`. Looks it up if it is unknown or known for too long.
 fn destination(
     known: &mut HashMap<SocketAddr, Destination>,
     channel: *mut rdma_event_channel,

@@ -34,10 +34,10 @@ fn state_in(inner: &Inner, asked: i16) -> i16 {
     found
 }
 
-/// The sockets of the program's entries; none for those that are something else.
+/// The sockets of the program's entries; `None` for entries of other kinds.
 type Sockets = Vec<Option<Arc<Socket>>>;
 
-/// Notes what is true now; how many entries have something.
+/// Notes the present readiness; returns how many entries have something.
 fn look(entries: &mut [pollfd], sockets: &Sockets) -> Result<usize> {
     if sockets.iter().any(Option::is_none) {
         waiting::poll(entries, Some(Duration::ZERO))?;
@@ -88,7 +88,7 @@ fn is_restless(sockets: &Sockets) -> bool {
 
 /// `None`: for as long as it takes.
 fn poll(entries: &mut [pollfd], limit: Option<Duration>) -> Result<usize> {
-    // As good as for ever is what no clock can tell.
+    // A time beyond the clock counts as for ever.
     let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
     let sockets: Sockets = entries.iter().map(|entry| find(entry.fd).ok()).collect();
     keep(sockets, |sockets| {

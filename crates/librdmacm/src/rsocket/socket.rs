@@ -30,7 +30,7 @@ use super::stream::Stream;
 /// How long the other side's address may take to be found.
 const RESOLVE: Duration = Duration::from_secs(20);
 
-/// How often a socket is looked at before its thread sleeps.
+/// How often a thread polls a socket before it sleeps.
 const SPINS: u32 = 200;
 
 /// Whether a call waits.
@@ -147,7 +147,8 @@ pub(super) struct Inner {
     told: u32,
     /// How often sleepers were told.
     tellings: u64,
-    /// Readable for these when another thread has taken what they might wait for; made for the first of them.
+    /// Readable for these when another thread has taken the events that they might wait for; made for the
+    /// first of them.
     nudge: Option<EventFd>,
 }
 
@@ -156,12 +157,12 @@ pub(super) struct Nap {
     socket: Arc<Socket>,
     /// The count of tellings when it began.
     tellings: u64,
-    /// How long it may be, if there is no descriptor for what tells it.
+    /// The longest sleep, if there is no descriptor for wake-ups.
     pub(super) limit: Option<Duration>,
 }
 
 impl Nap {
-    /// Falls asleep on `descriptors`, to which is added what tells of other threads. `inner` is the socket's.
+    /// Sleeps on `descriptors`, and on the wake-ups of other threads. `inner` is the socket's.
     pub(super) fn on(socket: &Arc<Socket>, inner: &mut Inner, descriptors: &mut Vec<pollfd>) -> Self {
         const GLANCE: Duration = Duration::from_millis(1);
         inner.asleep += 1;
@@ -290,11 +291,11 @@ impl Socket {
 
     /// Closes the number that a forked child has of its parent's socket, which the program does not use again.
     pub(super) fn close_number(&self) {
-        // SAFETY: what else has it is never dropped in the child.
+        // SAFETY: the other copies are never dropped in the child.
         unsafe { libc::close(self.number) };
     }
 
-    /// Waits until `ready` has a result. Where there is no limit to that, the program may cancel the thread meanwhile.
+    /// Waits until `ready` has a result. During a wait without a time limit, the program may cancel the thread.
     ///
     /// # Errors
     /// `EAGAIN` if there is none now and the socket, or this call, does not wait; `ETIMEDOUT` after `limit`; `ECONNRESET`
@@ -404,7 +405,7 @@ impl Inner {
         self.owned.as_mut().map(Owned::id).ok_or(Errno(libc::EBADF))
     }
 
-    /// Where it is bound, and whom it speaks with.
+    /// The local and the remote address.
     pub(super) fn addresses(&mut self) -> Result<(Option<SocketAddr>, Option<SocketAddr>)> {
         let state = lock(&self.id()?.core.state);
         Ok((state.local, state.remote))
@@ -424,7 +425,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Sends a datagram to `to`, or to whom the socket is connected; `None` if there is no room now.
+    /// Sends a datagram to `to`, or to the connected address; `None` if there is no room now.
     pub(super) fn send_datagram(&mut self, data: &[u8], to: Option<SocketAddr>) -> Result<Option<Fate>> {
         if self.phase == Phase::Over {
             return Err(Errno(libc::EBADF));
@@ -473,7 +474,7 @@ impl Inner {
             && self.packets.as_ref().is_none_or(Packets::is_flushed)
     }
 
-    /// Arms what makes the descriptors readable that are returned.
+    /// Arms the sources of the returned descriptors, which then become readable.
     pub(super) fn arm(&mut self, number: RawFd) -> Vec<pollfd> {
         let mut descriptors = vec![reads_of(number)];
         if let Some(stream) = &mut self.stream {
@@ -523,7 +524,7 @@ impl Inner {
             || self.packets.as_ref().is_some_and(Packets::has_waiting)
     }
 
-    /// Takes note of what has happened.
+    /// Processes all events.
     pub(super) fn advance(&mut self) {
         let took = self.take_completions() | self.take_events();
         self.tell_sleepers(took);
@@ -575,7 +576,7 @@ impl Inner {
             (Phase::Routing, RDMA_CM_EVENT_ROUTE_RESOLVED) => {
                 let stream = Stream::new(&Manager::get()?.device, self.id()?);
                 self.stream = Some(stream?);
-                // SAFETY: what the parameters point at is static.
+                // SAFETY: the parameters point at static data.
                 unsafe { self.id()?.connect(Some(&agreement()))? };
                 self.phase = Phase::Connecting;
             }
@@ -659,7 +660,7 @@ impl Inner {
             let listening = self.listening.as_mut().ok_or(INVALID)?;
             if let Some(accepted) = listening.accepted.pop_front() {
                 self.accept_waiting();
-                // Others may sleep on what was just taken from the channel.
+                // Other threads may sleep on the event that was just taken from the channel.
                 let more = self.listening.as_ref().is_some_and(|listening| !listening.accepted.is_empty());
                 self.tell_sleepers(more);
                 return Ok(Some(accepted));
@@ -748,13 +749,14 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // The queue pair goes before the completion queue that it uses, and what asks before the channel for answers.
+        // The queue pair goes before the completion queue that it uses, and the requester before the channel for
+        // answers.
         drop(self.packets.take());
         drop(self.owned.take());
     }
 }
 
-/// The agreed parameters, as those of a connection. All requests wait for receives without limit.
+/// The agreed parameters of a connection. All requests wait for receives without limit.
 fn agreement() -> rdma_conn_param {
     // SAFETY: null pointers and zeroes are values of the structure.
     let mut param: rdma_conn_param = unsafe { zeroed() };
@@ -766,7 +768,7 @@ fn agreement() -> rdma_conn_param {
 }
 
 fn check_agreement(event: &rdma_cm_event) -> Result<()> {
-    // SAFETY: events about connections have connection parameters, whose private data is as long as they say.
+    // SAFETY: events about connections have connection parameters, with private data of the stated length.
     let private = unsafe {
         let param = event.param.conn;
         std::slice::from_raw_parts(param.private_data.cast::<u8>(), usize::from(param.private_data_len))
@@ -781,7 +783,7 @@ fn accept(mut owned: Owned, domain: c_int) -> Result<Option<Socket>> {
     let stream = Stream::new(&Manager::get()?.device, owned.id())?;
     // From here on all goes in the right order, should the other side be gone.
     let socket = Socket::of(owned, domain, Phase::Accepting, Some(stream));
-    // SAFETY: what the parameters point at is static.
+    // SAFETY: the parameters point at static data.
     let accepted = unsafe { lock(&socket.inner).id()?.accept(Some(&agreement())) };
     Ok(accepted.is_ok().then_some(socket))
 }

@@ -33,7 +33,8 @@ pub(super) const SIZES: Sizes = Sizes {
     receive_bytes: MAX_CREDITS * SLOT,
 };
 
-/// `IBV_WC_RECV`: what a SEND completes. A WRITE with an immediate completes a receive as well, and puts nothing into it.
+/// `IBV_WC_RECV`: the completion of a SEND. A WRITE with an immediate completes a receive as well, and puts nothing
+/// into it.
 const RECV: u32 = 1 << 7;
 
 /// `wr_id` of sends has this bit; below is the slot, or [`SLOTS`] for none.
@@ -60,7 +61,7 @@ pub(crate) struct Stream {
     pub(crate) broken: bool,
     /// The mappings that the peer may write to, the newest last.
     regions: Vec<Region>,
-    /// Revoked mappings of which the peer has not been told yet.
+    /// Revoked mappings that the peer does not know to be revoked yet.
     unmapped: Vec<u64>,
 }
 
@@ -103,7 +104,7 @@ impl Stream {
         match stream.create(device, id) {
             Ok(()) => Ok(stream),
             Err(errno) => {
-                // The queue pair uses what goes with the stream.
+                // The queue pair uses the stream's objects.
                 qp::destroy(id);
                 Err(errno)
             }
@@ -152,7 +153,7 @@ impl Stream {
         self.dialogue.has_ended()
     }
 
-    /// Whether the peer has done what no socket does.
+    /// Whether the peer has violated the protocol of sockets.
     pub(crate) fn is_violated(&self) -> bool {
         self.dialogue.is_violated()
     }
@@ -167,7 +168,7 @@ impl Stream {
         self.broken || self.free.len() == SLOTS && self.words == 0
     }
 
-    /// Takes what is there, at most as much as fits; leaves it there if it `peeks`.
+    /// Takes available data, at most as much as fits; leaves it there if it `peeks`.
     pub(crate) fn read(&mut self, into: &mut [u8], peeks: bool) -> usize {
         let mut freed = Vec::new();
         let done = self.dialogue.read(&self.memory, into, peeks, &mut freed);
@@ -214,14 +215,14 @@ impl Stream {
         self.end_said
     }
 
-    /// Posts a SEND with a word, and with what is in `slot` if that is one; `false` if the stream is broken by it.
+    /// Posts a SEND with a word, and with the data in `slot` if that is one; `false` if this breaks the stream.
     fn say(&mut self, kind: Kind, slot: usize, length: usize) -> bool {
         let word = self.dialogue.word(kind);
         self.words += usize::from(slot == SLOTS);
         self.send(wr_opcode::IBV_WR_SEND_WITH_IMM, word, slot, length, (0, 0))
     }
 
-    /// As [`Self::post_send`]; what cannot be posted breaks the stream.
+    /// As [`Self::post_send`]; a failure to post breaks the stream.
     fn send(&mut self, opcode: u32, word: u32, slot: usize, length: usize, place: (u64, u32)) -> bool {
         let posted = self.post_send(opcode, word, slot, length, place).is_ok();
         self.broken |= !posted;
@@ -277,7 +278,7 @@ impl Stream {
         abi::ibv_sge { addr: at as u64, length: u32::try_from(length).unwrap_or(0), lkey }
     }
 
-    /// Takes what has completed; false if nothing has.
+    /// Takes completions; false if there are none.
     pub(crate) fn progress(&mut self) -> bool {
         const BATCH: usize = 16;
         let mut took = false;
@@ -298,7 +299,7 @@ impl Stream {
         }
     }
 
-    /// Makes the descriptor readable when more comes, and takes what came before that; false if nothing did.
+    /// Makes the descriptor readable at the next completion, and takes earlier ones; false if there are none.
     pub(crate) fn arm(&mut self) -> bool {
         let (mut cq, mut context, mut took) = (ptr::null_mut(), ptr::null_mut(), false);
         // SAFETY: channel and queue are live, and both pointers can be written.
@@ -367,7 +368,7 @@ impl Stream {
         self.say(Kind::Mapping, slot, MAPPING).then_some(()).ok_or(Errno(libc::ECONNRESET))
     }
 
-    /// Revokes a mapping; the peer is told when there is room for that.
+    /// Revokes a mapping; tells the peer when there is room for the message.
     ///
     /// # Errors
     /// `EINVAL` if there is no mapping.
@@ -395,7 +396,7 @@ impl Stream {
         }
     }
 
-    /// Writes to what the peer has mapped at `offset`, as much as there is room for.
+    /// Writes to the memory that the peer has mapped at `offset`, as much as there is room for.
     ///
     /// # Errors
     /// `EINVAL` if it has mapped nothing there.

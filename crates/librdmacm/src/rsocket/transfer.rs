@@ -19,7 +19,7 @@ fn count(work: impl FnOnce() -> Result<usize>) -> ssize_t {
     number(|| work().map(usize::cast_signed))
 }
 
-/// Whether there is anything to read or write on, as far as the connection goes.
+/// Whether the connection has anything to read, or room to write.
 fn connected(inner: &Inner) -> Option<Result<()>> {
     match inner.phase {
         Phase::Connected => Some(Ok(())),
@@ -48,7 +48,7 @@ fn read_some(inner: &mut Inner, into: &mut [u8], peeks: bool) -> Option<Result<u
     }
 }
 
-/// A datagram, and from where it comes; what does not fit is lost.
+/// A datagram, and its source; bytes beyond the buffer are lost.
 fn receive_datagram(socket: &Arc<Socket>, into: &mut [u8], flags: c_int) -> Result<(usize, SocketAddr)> {
     let peeks = flags & libc::MSG_PEEK != 0;
     socket.until(Wait::of(flags), None, |inner| inner.read_datagram(into, peeks))
@@ -101,7 +101,7 @@ fn write_some(
     }
 }
 
-/// Sends all, or what fits if the socket does not wait.
+/// Sends all, or as much as fits if the socket does not wait.
 pub(super) fn send(socket: &Arc<Socket>, from: &[u8], flags: c_int) -> Result<usize> {
     if socket.carries_datagrams() {
         return send_datagram(socket, from, flags, None);
@@ -111,7 +111,7 @@ pub(super) fn send(socket: &Arc<Socket>, from: &[u8], flags: c_int) -> Result<us
     })
 }
 
-/// Calls `write` with what is done so far until all is.
+/// Calls `write` with the number of written bytes until all are written.
 pub(super) fn write_all(
     socket: &Arc<Socket>,
     length: usize,

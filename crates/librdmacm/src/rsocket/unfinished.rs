@@ -19,7 +19,7 @@ static UNFINISHED: PerProcess<Mutex<BTreeSet<c_int>>> = PerProcess::new();
 /// Lets the unfinished operations of `socket` proceed from now on.
 pub(super) fn enter(socket: &Socket) {
     lock(UNFINISHED.get()).insert(socket.number());
-    // Of what came before that the thread knows nothing.
+    // The thread knows nothing of earlier events.
     drop(socket.now());
 }
 

@@ -37,7 +37,7 @@ static void expect_end(pid_t child)
 	CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
 }
 
-/* A neighbour: it sends back what it gets, until the connection ends. */
+/* A neighbour: it sends back its input, until the connection ends. */
 static void echo(int bound[2])
 {
 	int listening = rsocket(AF_INET, SOCK_STREAM, 0), fd;

@@ -77,7 +77,7 @@ int main(void)
 	child = child_that_begins();
 	CHECK(!sem_post(&has_forked) && !pthread_join(thread, NULL));
 	expect_end(child);
-	/* What the thread has begun is not the next one's. */
+	/* The thread's operation is not taken for the next one's. */
 	expect_end(child_that_begins());
 	return 0;
 }

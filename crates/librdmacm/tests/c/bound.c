@@ -10,7 +10,7 @@
 #include "check.h"
 
 #define PORT 7179
-/* Those that bind() gives. */
+/* The addresses that bind() gives. */
 #define FIRST_PORT 32768
 #define END_OF_PORTS 61000
 

@@ -1,5 +1,5 @@
-/* Rounds of many connections that say little take little memory, also after the first; and a limit of addresses refuses what
- * there is no room for, and ends nothing. */
+/* Rounds of many connections that say little take little memory, also after the first; and a limit of addresses refuses
+ * connections without room, and ends no other. */
 #include <arpa/inet.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rsocket.h>
@@ -18,7 +18,7 @@
 
 static struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = PORT, .sin_addr.s_addr = INADDR_LOOPBACK};
 
-/* Bytes of the process: all addresses, or what is resident. */
+/* Bytes of the process: all addresses, or the resident ones. */
 static unsigned long bytes(int resident)
 {
 	unsigned long all, some;

@@ -1,4 +1,4 @@
-/* How many descriptors the program has, give or take what the look itself takes. */
+/* The number of the program's descriptors, give or take the one for this look. */
 #include <dirent.h>
 
 static int descriptors(void)

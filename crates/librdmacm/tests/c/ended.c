@@ -1,4 +1,4 @@
-/* An orderly end of a stream is told from one that was cut off: only the first reads as an end. */
+/* An orderly end of a stream differs from a cut: only the first reads as an end. */
 #include <arpa/inet.h>
 #include <poll.h>
 #include <rdma/rdma_cma.h>
@@ -157,7 +157,7 @@ static void cut_off_is_none(int at)
 	CHECK(wait.fd >= 0 && rrecv(wait.fd, got, 1, MSG_WAITALL) == 1);
 	CHECK(!kill(peer, SIGKILL));
 	CHECK(waitpid(peer, &status, 0) == peer);
-	/* What has come is read first. */
+	/* Arrived data is read first. */
 	CHECK(rrecv(wait.fd, got, 2, MSG_WAITALL) == 2 && got[0] == 'b' && got[1] == 'c');
 	CHECK(rpoll(&wait, 1, -1) == 1 && wait.revents & POLLIN);
 	expect_reset(wait.fd);

@@ -30,7 +30,7 @@ static void waits_until_it_ends(int ready)
 	struct pollfd entry = {.fd = rsocket(AF_INET, SOCK_STREAM, 0), .events = POLLIN};
 	alarm(30);
 	CHECK(entry.fd >= 0 && !atexit(forks));
-	/* What is kept for a thread that has forked once is gone when the last functions run. */
+	/* Data that is kept for a thread that has forked once is gone when the last functions run. */
 	forks();
 	CHECK(signal(SIGTERM, ends) != SIG_ERR && write(ready, "r", 1) == 1);
 	rpoll(&entry, 1, -1);

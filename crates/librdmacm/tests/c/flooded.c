@@ -5,7 +5,7 @@
 
 #include "check.h"
 
-/* More than what waits to be read, and more than the sends that may be under way. */
+/* More than the datagrams that wait to be read, and the sends that may be under way. */
 #define FLOOD 2000
 #define ANSWERS 500
 
@@ -28,7 +28,7 @@ static void send_to(int fd, int port, int number)
 	CHECK(rsendto(fd, &number, sizeof(number), 0, (struct sockaddr *)&to, sizeof(to)) == sizeof(number));
 }
 
-/* The next datagram. What `from` has sent leaves once its destination is found, and a call is made on it after that. */
+/* The next datagram. The datagrams of `from` leave at its next call after its destination was found. */
 static int next(int fd, int from, int flags)
 {
 	int number, other;
@@ -44,7 +44,7 @@ int main(void)
 	int floods = bound(7176), full = bound(7177);
 	for (int i = 0; i < FLOOD; i++) {
 		send_to(floods, 7177, i);
-		/* What has come is taken, and left there. */
+		/* Arrived data is taken, and left there. */
 		CHECK(next(full, floods, MSG_PEEK) == 0);
 	}
 	for (int i = 0; i < ANSWERS; i++) {

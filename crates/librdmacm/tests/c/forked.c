@@ -1,6 +1,6 @@
 /*
- * A forked child has no connections: what it sends on an inherited socket is refused, not lost, and the parent goes on. What
- * it makes itself is not taken for what it has inherited.
+ * A forked child has no connections: its sends on an inherited socket are refused, not lost, and the parent goes on.
+ * Its own sockets are not taken for inherited ones.
  */
 #include <arpa/inet.h>
 #include <poll.h>
@@ -98,7 +98,7 @@ static void *echoes(void *fd)
 	return NULL;
 }
 
-/* A child that looks at what it has inherited takes nothing from the parent that waits. */
+/* A child that polls inherited sockets takes nothing from the parent that waits. */
 static void look_in_child(int fd, int other)
 {
 	pthread_t thread;
@@ -147,7 +147,7 @@ static void connect_to(int port)
 	CHECK(fd >= 0 && !rconnect(fd, (struct sockaddr *)&to, sizeof(to)) && !rclose(fd));
 }
 
-/* The child closes what it has inherited when it has sockets of its own, one of them at the same port. */
+/* The child closes its inherited sockets when it has sockets of its own, one of them at the same port. */
 static void close_in_child(void)
 {
 	int inherited = listens(PORT), ends[2], own, again, fd;
@@ -174,7 +174,7 @@ static void close_in_child(void)
 		CHECK(fd >= 0 && !rclose(fd));
 		expect_end(client);
 	}
-	/* As it exits it ends its own sockets, not those of its parent. */
+	/* As it exits it ends its own sockets, not its parent's. */
 	exit(0);
 }
 
@@ -183,7 +183,7 @@ int main(void)
 	int fd, listening;
 	char memory[16] = "", got[16];
 	pid_t child;
-	/* First, when what the child makes would have the numbers of what it inherits. */
+	/* First, when the child's own sockets would have the numbers of the inherited ones. */
 	close_in_child();
 	looked_at();
 	listening = listens(PORT);

@@ -48,7 +48,7 @@ static void binds(int fd)
 	CHECK(!rdma_bind_addr(other, (struct sockaddr *)&at) && !rdma_destroy_id(other));
 }
 
-/* What the other threads do, each with its socket. */
+/* The work of the other threads, each with its socket. */
 static void (*work)(int);
 
 static void *works(void *fd)
@@ -80,7 +80,7 @@ static void uses_identifiers(void)
 	CHECK(rdma_get_cm_event(channel, &event) == -1 && errno == EAGAIN);
 	CHECK(rdma_bind_addr(id, (struct sockaddr *)&at) == -1 && errno == EINVAL);
 	CHECK(!rdma_destroy_id(id));
-	/* The channel does for what is the child's own. */
+	/* The channel does, for the child's own. */
 	CHECK(!rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) && !rdma_bind_addr(id, (struct sockaddr *)&at));
 	CHECK(!rdma_destroy_id(id));
 	rdma_destroy_event_channel(channel);

@@ -1,4 +1,5 @@
-/* Times that no clock tells, parts without room and closed descriptors are what they are for other sockets. */
+/* Times beyond the clock, parts without room and closed descriptors give the same results as with other
+   sockets. */
 #include <arpa/inet.h>
 #include <limits.h>
 #include <poll.h>

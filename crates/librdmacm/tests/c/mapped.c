@@ -20,7 +20,7 @@ static void passes(void)
 	CHECK(rsend(near, "m", 1, 0) == 1 && rrecv(far, &byte, 1, 0) == 1);
 }
 
-/* What was written has arrived. */
+/* Written data has arrived. */
 static void arrives(void)
 {
 	char byte;
@@ -67,14 +67,14 @@ int main(void)
 	arrives();
 	CHECK(has(second, sizeof(second), 1));
 
-	/* What was mapped at the same place since stays. */
+	/* The newer mapping at the same place stays. */
 	maps(first, sizeof(first), 50);
 	CHECK(!riounmap(near, second, sizeof(second)));
 	passes();
 	CHECK(riowrite(far, sent, 100, 50, 0) == 100);
 	arrives();
 	CHECK(has(first, sizeof(first), 1));
-	/* And with it goes what it has taken the place of. */
+	/* And the mapping that it has replaced goes with it. */
 	maps(second, sizeof(second), 50);
 	CHECK(!riounmap(near, second, sizeof(second)));
 	passes();

@@ -1,5 +1,5 @@
-/* Threads take events while the listener goes, alone or to another channel: what came of a request comes after it, where it
- * came. */
+/* Threads take events while the listener goes, alone or to another channel: the events of a request come after it, on
+ * its channel. */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>

@@ -61,7 +61,7 @@ static const struct attack attacks[] = {
 	{"a long mapping", IBV_WR_SEND_WITH_IMM, WORD(MAPPING, 0), SLOT, 1, 0, EPROTO},
 	{"an unknown word", IBV_WR_SEND_WITH_IMM, WORD(15, 0), 8, 1, 0, EPROTO},
 	{"no word", IBV_WR_SEND, 0, 8, 1, 0, EPROTO},
-	{"a word that is no SEND", IBV_WR_RDMA_WRITE_WITH_IMM, WORD(DATA, 0), 0, 1, 0, EPROTO},
+	{"a word without a SEND", IBV_WR_RDMA_WRITE_WITH_IMM, WORD(DATA, 0), 0, 1, 0, EPROTO},
 };
 #define ATTACKS (sizeof(attacks) / sizeof(attacks[0]))
 
@@ -100,7 +100,7 @@ static struct rdma_cm_id *ask(const void *private, int length)
 	CHECK(!rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP));
 	CHECK(!rdma_resolve_addr(id, NULL, (struct sockaddr *)&to, 5000) && !rdma_resolve_route(id, 5000));
 	CHECK(!rdma_create_qp(id, NULL, &attr));
-	/* What the program says is not read, but must have a place. */
+	/* The input of the program is not read, but must have a place. */
 	struct ibv_mr *mr = rdma_reg_msgs(id, memory, sizeof(memory));
 	CHECK(mr);
 	for (int i = 0; i < 8; i++)
@@ -150,7 +150,7 @@ static void attack_by_words(int turns)
 	}
 }
 
-/* Memory that was lent to one connection is nothing to another, and what is written there is no data. */
+/* Memory that was lent to one connection is not valid for another, and bytes written there are no data. */
 static void attack_memory(int turns)
 {
 	struct rdma_cm_id *id = connect_well(), *other = connect_well();
@@ -200,7 +200,7 @@ static void attack(int turns)
 	exit(0);
 }
 
-/* The third process: sends back what it gets. */
+/* The third process: sends back its input. */
 static void echo(int turns)
 {
 	struct sockaddr_in to = address();

@@ -94,7 +94,7 @@ static void datagrams(struct rdma_event_channel *servers, struct rdma_event_chan
 	ends(id);
 }
 
-/* What came of a request goes where the request goes. */
+/* The events of a request go with the request. */
 static void requests_that_go_to_another_channel(struct rdma_event_channel *servers, struct rdma_event_channel *channel)
 {
 	struct rdma_cm_id *listener = listens(servers, RDMA_PS_TCP), *id = resolves(channel, RDMA_PS_TCP), *asked;
@@ -123,7 +123,7 @@ static void *takes(void *listener)
 	return NULL;
 }
 
-/* There is no descriptor for the requester. */
+/* No descriptor is left for the requester. */
 static void requests_that_cannot_be_taken(struct rdma_event_channel *channel)
 {
 	struct rdma_cm_id *listener = listens(NULL, RDMA_PS_TCP), *id = resolves(channel, RDMA_PS_TCP);

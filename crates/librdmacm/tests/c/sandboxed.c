@@ -39,7 +39,7 @@ static void client(void)
 	CHECK(rrecv(fd, &byte, 1, 0) == 0 && !rclose(fd));
 }
 
-/* What tells the time that the library's thread has taken. */
+/* A clock for the time that the library's thread has taken. */
 static int of_the_librarys_thread(void)
 {
 	char path[300], name[16];

@@ -133,7 +133,7 @@ int main(void)
 		}
 		serve(listening, extended, child);
 	}
-	/* Completion queues, and their channels, went with what used them. The link to a process goes a little after it. */
+	/* Completion queues, and their channels, went with their users. The link to a process goes a little after it. */
 	while (descriptors() > before) {
 		CHECK(attempts++ < 500);
 		usleep(10000);

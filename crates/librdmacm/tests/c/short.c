@@ -11,7 +11,7 @@
 #include "check.h"
 
 #define PORT 7195
-/* What a connection's slots take, and the library keeps. */
+/* The memory of a connection's slots, which the library keeps. */
 #define MUCH (1 << 20)
 
 static struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = PORT, .sin_addr.s_addr = INADDR_LOOPBACK};

@@ -1,4 +1,4 @@
-/* Options say what is so, also after a program has asked for something else. */
+/* Options report the actual values, also after a program has asked for others. */
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
 #include <pthread.h>

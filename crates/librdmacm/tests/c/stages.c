@@ -1,4 +1,4 @@
-/* What an identifier's state forbids is refused, and harms nothing; a failed lookup may be repeated. */
+/* Calls that an identifier's state forbids are refused, and harm nothing; a failed lookup may be repeated. */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>

@@ -22,7 +22,7 @@ static void echoes(void)
 	CHECK(!rclose(fd));
 }
 
-/* A process that echoes, once it is told to begin. */
+/* A process that echoes, once it gets the start message. */
 static pid_t client(int begin)
 {
 	pid_t child = fork();

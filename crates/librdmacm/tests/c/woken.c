@@ -1,6 +1,6 @@
 /*
- * A thread that sleeps in rrecv, or in rpoll, is woken when another one reads no more, and one in raccept when it listens no more.
- * So are those that wait for datagrams of a socket that is closed.
+ * A thread that sleeps in rrecv, or in rpoll, wakes when another one shuts reading down, and one in raccept when
+ * listening ends. So do threads that wait for datagrams of a socket that is closed.
  */
 #include <arpa/inet.h>
 #include <pthread.h>

@@ -15,7 +15,7 @@ pub fn run(name: &str) {
         .args(["-std=gnu11", "-Wall", "-g", "-o"])
         .arg(&program)
         .arg(&source)
-        // Of these what it uses, as some distributions' compilers do by themselves.
+        // Links only the used ones of these, as some distributions' compilers do by themselves.
         .args(["-Wl,--as-needed", "-lrdmacm", "-libverbs"]);
     assert!(build.status().expect("a C compiler").success(), "is librdmacm-dev installed?");
 

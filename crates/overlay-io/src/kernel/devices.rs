@@ -1,4 +1,4 @@
-//! The devices that the programs need beside those of stations.
+//! The devices that the programs need beside the stations' devices.
 
 use std::fs::{self, File};
 use std::io;
@@ -17,7 +17,7 @@ pub const PORT: u16 = 7789;
 pub const VXLAN: &str = "transhume-vxlan";
 pub const PLANE: &str = "transhume-plane";
 
-/// How long frames may be in the VXLAN device: what is too long for the path is not given to it.
+/// The longest frames in the VXLAN device: frames that are too long for the path do not reach it.
 const MTU: &str = "65000";
 
 /// Bytes of a frame beyond a device's MTU.

@@ -63,7 +63,7 @@ fn way_to(peer: &Peer) -> Option<(u32, [u32; 4])> {
     Some((peer.node.0.into(), [address, short_cut.theirs, longest, short_cut.is_alive().into()]))
 }
 
-/// By what frames of `peer` are known.
+/// The mark of the frames of `peer`.
 fn way_from(peer: &Peer) -> Option<([u32; 2], [u32; 2])> {
     let short_cut = peer.short_cut()?;
     Some(([short_cut.address.to_bits(), short_cut.own], [peer.session, peer.node.0.into()]))
@@ -80,7 +80,7 @@ impl<K: Pod + Eq + Hash, V: Pod + Eq> Mirror<K, V> {
         Self { map, known: HashMap::new() }
     }
 
-    /// Lets the map say what is `wanted`.
+    /// Makes the map equal to `wanted`.
     fn follow(&mut self, wanted: HashMap<K, V>) {
         let Self { map, known } = self;
         known.retain(|key, _| wanted.contains_key(key) || map.remove(key).is_err());

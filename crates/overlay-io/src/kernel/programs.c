@@ -92,7 +92,8 @@ enum drop { STRANGER, MALFORMED, NOT_HANDED_OVER, DROPS };
 		__type(value, value_type);               \
 	} name SEC(".maps")
 
-// Stations of this node that run, with their TAPs; and those of nodes to which there is a link, with their nodes.
+// Stations of this node that run, with their TAPs; and stations of nodes at the other end of a link, with their
+// nodes.
 HASH(here, mac_key, struct tap, MOST_STATIONS);
 HASH(there, mac_key, __u32, MOST_STATIONS);
 HASH(peers, __u32, struct peer, MOST_NODES);
@@ -185,7 +186,7 @@ static __always_inline __u32 measure(struct __sk_buff *skb, __be16 type, struct 
 	return headers + inside + size;
 }
 
-// False if there is no room: the plane counts what it carries.
+// False if there is no room: the plane counts the frames that it carries.
 static __always_inline int count(const struct flow *flow, const struct volume *more)
 {
 	struct volume *volume = bpf_map_lookup_elem(&flows, flow);

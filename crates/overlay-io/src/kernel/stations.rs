@@ -1,4 +1,4 @@
-//! The stations whose frames the kernel carries.
+//! The stations with frames that the kernel carries.
 
 use std::collections::HashMap;
 use std::io;
@@ -73,7 +73,7 @@ impl Stations {
         known.filter(|(_, known)| **known == ShortCut::Port(port)).map(|(mac, _)| *mac).collect()
     }
 
-    /// Removes what is not so any more, and returns what is new.
+    /// Removes outdated entries, and returns new ones.
     pub fn retract(&mut self, switch: &Switch, changes: Changes) -> Due {
         let changed: Vec<Mac> = match changes {
             Changes::Some(macs) => macs.into_iter().collect(),

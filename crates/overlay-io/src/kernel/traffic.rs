@@ -1,4 +1,4 @@
-//! The traffic that the programs have carried, by its ends, and what they dropped.
+//! The traffic that the programs have carried, by its ends, and the frames that they dropped.
 
 use std::collections::HashMap;
 use std::io;

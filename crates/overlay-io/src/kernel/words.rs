@@ -67,7 +67,7 @@ impl<'a> HandedOver<'a> {
     }
 }
 
-/// The number at the front of a frame to or from a plane, and what stands behind.
+/// The number at the front of a frame to or from a plane, and the bytes behind it.
 fn split(frame: &[u8]) -> Option<(u32, &[u8])> {
     let (front, rest) = frame.split_first_chunk::<FRONT>()?;
     let [.., t0, t1, a, b, c, d] = *front;

@@ -1,4 +1,4 @@
-//! Network namespaces, and what is sent between them.
+//! Network namespaces, and traffic between them.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -29,7 +29,7 @@ impl Namespace {
         self.run("ip", line);
     }
 
-    /// What `program` says in the namespace.
+    /// The output of `program` in the namespace.
     pub fn run(&self, program: &str, line: &str) -> String {
         let output = self.enter(|| Command::new(program).args(line.split(' ')).output().unwrap());
         let error = String::from_utf8_lossy(&output.stderr);
@@ -37,7 +37,7 @@ impl Namespace {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// What commands know it by.
+    /// Its name in commands.
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
     }
@@ -67,7 +67,7 @@ pub fn pattern(length: usize, seed: usize) -> Vec<u8> {
     (0..length).map(|at| ((at + seed).wrapping_mul(0x9e37_79b9) >> 13) as u8).collect()
 }
 
-/// What `stream` says until `length` bytes have come.
+/// The bytes of `stream` until `length` bytes have come.
 pub fn read(mut stream: &TcpStream, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     stream.read_exact(&mut bytes).unwrap();

@@ -60,7 +60,7 @@ pub struct World {
 }
 
 impl World {
-    /// So many hosts, each of which speaks with each other one, on a network with this MTU.
+    /// So many hosts on a network with this MTU. Each speaks with each other one.
     pub fn new(hosts: u16, mtu: usize) -> Self {
         Self::with(&vec![Offloads::ALL; hosts.into()], mtu)
     }
@@ -130,7 +130,7 @@ impl World {
         }
     }
 
-    /// A station on host `host`, of which all nodes know. Its TAP has this MTU.
+    /// A station on host `host` that all nodes know. Its TAP has this MTU.
     pub fn station(&self, number: u8, host: usize, mtu: usize) -> Station {
         self.station_at_epoch(Station::new(number), host, mtu, 1)
     }
@@ -192,7 +192,7 @@ impl Host {
     }
 }
 
-/// What two nodes have agreed on the so many-th time.
+/// The keys on which two nodes have agreed the so many-th time.
 pub fn agreement(own: NodeId, theirs: NodeId, time: u8) -> Agreement {
     let session =
         |of: NodeId, with: NodeId| u32::from(time) << 24 | u32::from(of.0) << 16 | u32::from(with.0);
@@ -251,7 +251,7 @@ impl Station {
     }
 }
 
-/// What never happens among honest nodes.
+/// Events that never happen among honest nodes.
 const MISTAKES: [Counter; 8] = [
     Counter::WrongProtection,
     Counter::WrongAddress,

@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_those_of_words() {
+    fn sums_match_a_sum_of_words() {
         let mut rng = fastrand::Rng::with_seed(1);
         for length in 0..300 {
             let bytes: Vec<u8> = (0..length).map(|_| rng.u8(..)).collect();

@@ -16,7 +16,7 @@ pub fn matches_claims(vnet: &VnetHeader, frame: &[u8]) -> bool {
     is_cut && checksum.is_none_or(|checksum| checksum.matches_claims(vnet))
 }
 
-/// The checksum of a datagram, and what it is of.
+/// The checksum of a datagram, and its coverage.
 struct Checksum<'a> {
     layout: Layout,
     /// The sum of the pseudo-header.
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn a_checksum_that_is_wrong_is_noticed() {
         for (vnet, frame) in each() {
-            assert!(!matches_claims(&VnetHeader::default(), &frame), "nobody completes it");
+            assert!(!matches_claims(&VnetHeader::default(), &frame), "the checksum is not completed later");
             let at = usize::from(vnet.csum_start + vnet.csum_offset);
             let mut other = frame.clone();
             other[at] ^= 0x40;

@@ -40,7 +40,7 @@ pub(super) struct Edit {
     pub layout: Layout,
     /// IPv4's identification.
     id: u16,
-    /// The sum of the IPv4 header without what is edited.
+    /// The sum of the IPv4 header without the edited fields.
     ip_sum: u64,
     /// TCP's sequence number.
     sequence: u32,
@@ -105,7 +105,7 @@ fn put(header: &mut [u8], at: usize, word: u16) {
     header[at..at + 2].copy_from_slice(&word.to_be_bytes());
 }
 
-/// A length or a number of pieces, of which no datagram that has a layout has more.
+/// A length or a number of pieces that no datagram with a layout exceeds.
 fn short(number: usize) -> u16 {
     number as u16
 }

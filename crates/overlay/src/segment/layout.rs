@@ -2,10 +2,10 @@
 
 use crate::ethernet::{Front, ethertype};
 
-/// Extension headers of IPv6 that are looked behind.
+/// The number of IPv6 extension headers that are skipped.
 const MOST_EXTENSIONS: usize = 8;
 
-/// Bytes that an IPv4 header can say to have with what follows it, and an IPv6 header to have behind it.
+/// The largest total length in an IPv4 header, and the largest payload length in an IPv6 header.
 pub(super) const LONGEST: usize = u16::MAX as usize;
 
 /// Bytes of headers without options.
@@ -76,7 +76,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// The layout of `frame`, whose datagram reaches to its end.
+    /// The layout of `frame`. Its datagram reaches to its end.
     pub fn of(frame: &[u8]) -> Result<Self, LayoutError> {
         let front = Front::of(frame).ok_or(LayoutError::Short)?;
         let ip_at = front.payload;
@@ -99,7 +99,7 @@ fn header(frame: &[u8], at: usize, length: usize) -> Result<&[u8], LayoutError> 
     frame.get(at..at + length).ok_or(LayoutError::Short)
 }
 
-/// Where what is behind the IPv4 header at `at` begins, and what it is.
+/// The begin and protocol of the payload of the IPv4 header at `at`.
 fn ipv4(frame: &[u8], at: usize) -> Result<(Ip, usize, u8), LayoutError> {
     let header = header(frame, at, IPV4_HEADER)?;
     let length = usize::from(header[0] & 0xf) * 4;
@@ -116,7 +116,7 @@ fn ipv4(frame: &[u8], at: usize) -> Result<(Ip, usize, u8), LayoutError> {
     Ok((Ip::V4, at + length, header[9]))
 }
 
-/// Where what is behind the IPv6 header at `at` and its extension headers begins, and what it is.
+/// The begin and protocol of the payload of the IPv6 header at `at` and its extension headers.
 fn ipv6(frame: &[u8], at: usize) -> Result<(Ip, usize, u8), LayoutError> {
     const HOP_BY_HOP: u8 = 0;
     const ROUTING: u8 = 43;

@@ -10,7 +10,7 @@
 //!    └───── push: all else ───────────▶ └────────┘
 //! ```
 //!
-//! Any other push is refused: the segment is to be taken first.
+//! Any other push is refused: the caller takes the segment first.
 //!
 //! A frame is the next piece if its header is, byte for byte, the one that splitting would produce. So the rules of
 //! Linux's GRO hold (same addresses, VLAN, TTL, ports, acknowledgement, window, options; sequence and identification in
@@ -41,7 +41,7 @@ pub struct Segment<'m, 'a> {
 
 /// Merges frames that come one after the other.
 pub struct Merger<'a> {
-    /// The first frame of what is under construction.
+    /// The first frame of the segment under construction.
     first: Option<(VnetHeader, &'a [u8])>,
     /// How that goes on.
     run: Option<Run>,
@@ -124,7 +124,7 @@ impl<'a> Merger<'a> {
         }
         let vnet = VnetHeader {
             gso_type: run.gso_type(),
-            // The one is at most `MOST_HEADER`, the other what IP can say.
+            // The one is at most `MOST_HEADER`, the other at most IP's maximum.
             hdr_len: layout.payload_at as u16,
             gso_size: run.size as u16,
             ..vnet
@@ -147,7 +147,7 @@ impl Run {
         let first = flags(&edit, header);
         copy.copy_from_slice(header);
         edit.write(copy, Part { index: 0, offset: 0, length: size });
-        // Lengths and checksums are what they should be, so that nothing is lost with them.
+        // Lengths and checksums are correct, so that nothing is lost with them.
         let can_be_followed = copy == header && first & (tcp::SYN | tcp::RST | tcp::URG) == 0;
         let run = Self { edit, size, payload: size, open: true, first, second: None, last: 0 };
         can_be_followed.then_some(run)
@@ -181,7 +181,8 @@ impl Run {
         self.open && (1..=self.size).contains(&length) && datagram <= LONGEST
     }
 
-    /// Flags are those of the piece before, but for FIN and PSH in the last piece, and CWR if it is the first one's only.
+    /// Flags are the same as in the piece before, but for FIN and PSH in the last piece, and CWR if it is the first
+    /// one's only.
     fn goes_on_with(&self, flags: u8) -> bool {
         let flags = flags & !tcp::ENDS;
         match self.second {

@@ -4,7 +4,7 @@ use super::edit::{Edit, Part, tcp};
 use super::layout::{Ip, Layout, LayoutError, Transport};
 use super::vnet::{VnetError, VnetHeader, gso};
 
-/// Bytes of headers that all pieces of a segment have together: what a few bytes make us do stays small. The longest
+/// Bytes of headers that all pieces of a segment have together: a few bytes cause only little work. The longest
 /// segment at Linux's least MSS, of 48 bytes with 12 of timestamps, takes half of it.
 pub const MOST_HEADERS: usize = 256 * 1024;
 
@@ -58,7 +58,7 @@ impl Plan {
     ///
     /// # Errors
     /// If `vnet` is invalid, or the segment is not TCP or UDP over IP as claimed. A segment's length is the
-    /// frame's, whatever its IP header says.
+    /// frame's, regardless of its IP header.
     pub fn of(vnet: &VnetHeader, frame: &[u8]) -> Result<Self, SplitError> {
         vnet.validate(frame.len())?;
         if vnet.is_segment() {
@@ -107,7 +107,7 @@ impl Plan {
         self.vnet
     }
 
-    /// Bytes of piece `index`, of which the first has the most.
+    /// Bytes of piece `index`. The first has the most.
     ///
     /// # Panics
     /// If `index` is out of range.

@@ -10,7 +10,7 @@ pub const LENGTH: usize = 10;
 
 /// Bits of `flags`.
 pub mod flag {
-    /// The checksum of what begins at `csum_start` is partial.
+    /// The checksum that begins at `csum_start` is partial.
     pub const NEEDS_CSUM: u8 = 1;
     /// The checksum was found to be right.
     pub const DATA_VALID: u8 = 2;
@@ -32,7 +32,7 @@ pub mod gso {
     pub const ECN: u8 = 0x80;
 }
 
-/// How a frame is to be split, and where its checksum is to be completed.
+/// How a frame must be split, and where its checksum must be completed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VnetHeader {
     /// Of [`flag`].

@@ -12,7 +12,8 @@ use crate::mac::Mac;
 /// Longer than stations take to find out that a neighbour does not answer: Linux believes in one for up to 45 s, and asks it for 8 s more.
 const LATELY: Duration = Duration::from_secs(60);
 
-/// Questions that are remembered. Beyond, all are asked: of whom nothing is known it is not known either whether he was helped.
+/// The number of remembered questions. Beyond it, every question is asked of all: for a station without an entry it is
+/// unknown whether the answer helped.
 const MOST: usize = 4096;
 
 /// See the module.
@@ -33,7 +34,7 @@ impl Answered {
         has_room
     }
 
-    /// Forgets what is long ago.
+    /// Forgets old entries.
     pub fn sweep(&mut self, now: Duration) {
         self.0.retain(|_, at| now < *at + LATELY);
     }

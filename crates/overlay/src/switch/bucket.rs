@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(passing(&mut limits, Flood::Unknown, 64, SECOND), 10);
         assert_eq!(passing(&mut limits, Flood::Broadcast, 64, SECOND), 5);
         assert_eq!(passing(&mut limits, Flood::Probe, 1025, SECOND), 15);
-        assert_eq!(passing(&mut limits, Flood::Notice, 64, SECOND), 16, "also when somebody forges probes");
+        assert_eq!(passing(&mut limits, Flood::Notice, 64, SECOND), 16, "also under forged probes");
         assert_eq!(passing(&mut limits, Flood::Unknown, 64, SECOND * 3 / 2), 5);
         assert_eq!(passing(&mut limits, Flood::Unknown, 300, SECOND * 100), 3);
         assert_eq!(passing(&mut limits, Flood::Unknown, 64, SECOND), 1, "time that goes back gives nothing");

@@ -37,7 +37,7 @@ pub(super) struct LanChanges {
     notices: u8,
     due: Duration,
     heard: Option<Duration>,
-    /// Stations that are still to be announced to the LANs here, and whether that is to be repeated.
+    /// Stations that are still to be announced to the LANs here, and whether the announcement is repeated.
     unannounced: Vec<Mac>,
     once_more: bool,
 }
@@ -83,7 +83,7 @@ impl Switch {
         }
     }
 
-    /// Adds to `out` what is due of notices and announcements.
+    /// Adds due notices and announcements to `out`.
     pub(super) fn announce_changes(&mut self, now: Duration, out: &mut Vec<Parcel>) {
         if self.ports.have_opened(now) {
             self.lan_has_changed(now);

@@ -15,15 +15,16 @@ pub enum Reason {
     NoPort,
     /// It came from, or was for, a port that is blocked because of a loop.
     Blocked,
-    /// It came from a port whose instance does not run here yet.
+    /// It came from a port with an instance that does not run here yet.
     Muted,
-    /// It came from a port whose instance is moving away, or was for such a port and could not be kept.
+    /// It came from a port with an instance that is moving away, or was for such a port and could not be
+    /// kept.
     Paused,
     /// Too much was kept already for a MAC that is on its way.
     KeptFull,
     /// Its source MAC belongs to an instance elsewhere, or a station sent a message that only nodes send.
     Spoofed,
-    /// It went round, or a port brought what is ours.
+    /// It went round, or a port brought a frame of this node.
     Loop,
     /// It is for a MAC on the port that it came from.
     SamePort,
@@ -37,7 +38,7 @@ pub enum Reason {
     UnknownVersion,
     /// It is a broadcast, and came from another neighbour than the tree allows.
     ReversePath,
-    /// There is no way to the node for which it is.
+    /// No way leads to its destination node.
     Unreachable,
     /// It is for a MAC that is not here any more, or not yet.
     Stale,
@@ -88,7 +89,7 @@ impl Reason {
     }
 }
 
-/// Frames by what became of them.
+/// Frames by their fate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Went to one place.

@@ -61,14 +61,14 @@ impl Switch {
         }
     }
 
-    /// Whether nodes may send on what came to them for `mac`. Where such a frame came in cannot be told by the way that it has come, so a
-    /// node that lies of it is believed for so long only.
+    /// Whether nodes may send on the frames that they received for `mac`. The way of such a frame does not show its
+    /// ingress node, so a node that lies about it is believed for so long only.
     fn is_followed(&self, mac: Mac, now: Duration) -> bool {
         self.moves.is_moving(mac) || self.managed.get(mac).is_some_and(|managed| managed.is_followed(now))
     }
 
-    /// A MAC that was elsewhere has moved here, and what a station here sent to it comes after it: the source has been
-    /// looked at when the frame left.
+    /// A remote MAC has moved here, and a frame of a station here to it comes after that: the source was checked when
+    /// the frame left.
     fn is_own_forwarded(&self, passing: &Passing<'_>) -> bool {
         passing.forwarded && passing.ingress == self.me
     }
@@ -120,7 +120,7 @@ impl Switch {
                 self.deliver(&passing, out)
             }),
         };
-        // Others decide for themselves whom they believe.
+        // Others decide for themselves which nodes they believe.
         match delivered {
             Err(reason) if out.len() == before => return Err(reason),
             Err(reason) => self.counters.drop(reason),
@@ -129,7 +129,7 @@ impl Switch {
         Ok(Verdict::Flooded)
     }
 
-    /// Counts what comes from the ingress node for many. `own`: what it is if it is a frame of the nodes' own.
+    /// Counts a frame of the ingress node for many. `own`: its kind if it is a frame of the nodes' own.
     fn limit_node(&mut self, own: Option<Flood>, passing: &Passing<'_>) -> Result<(), Reason> {
         let many = if passing.front.destination.is_group() { Flood::Broadcast } else { Flood::Unknown };
         let kind = own.unwrap_or(many);
@@ -149,7 +149,7 @@ impl Switch {
         }
     }
 
-    /// To the ports here that take what has come for everyone.
+    /// To the ports here that take frames for everyone.
     fn deliver(&self, passing: &Passing<'_>, out: &mut Vec<To>) -> Result<(), Reason> {
         let (destination, now) = (passing.front.destination, passing.now);
         let place = if destination.is_group() { None } else { self.find(&passing.front, now) };
@@ -180,7 +180,7 @@ impl Switch {
         }
     }
 
-    /// Our LAN brings what we sent to it to another node. One of the two blocks its port: the higher.
+    /// The LAN here brings frames of this node to another node. One of the two blocks its port: the higher.
     fn check_probe_from_node(&mut self, probe: &Probe, ingress: NodeId, now: Duration) -> Result<(), Reason> {
         if !self.is_own(probe) {
             return Ok(());

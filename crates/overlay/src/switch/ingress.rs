@@ -136,8 +136,8 @@ impl Switch {
         Ok(Verdict::Flooded)
     }
 
-    /// Another's probe goes to the nodes, one of which may be the one that sent it, but to no port: what is to be found
-    /// is whether one LAN has two ways in.
+    /// Another's probe goes to the nodes (one of them may have sent it), but to no port: the probe finds out whether
+    /// one LAN has two ways in.
     fn relay(&mut self, from: PortId, passing: &Passing<'_>, out: &mut Vec<To>) -> Result<Verdict, Reason> {
         let port = self.ports.get_mut(from).ok_or(Reason::NoPort)?;
         limit(&mut port.flood, Flood::Probe, passing)?;

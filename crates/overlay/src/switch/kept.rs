@@ -89,7 +89,7 @@ impl Moves {
         self.arriving.contains_key(&mac) || self.leaving.contains_key(&mac)
     }
 
-    /// Keeps a frame whose MAC is on `port`, if the port is paused for it.
+    /// Keeps a frame if its MAC is on `port`, and the port is paused for it.
     pub fn keep(
         &mut self,
         port: PortId,
@@ -104,7 +104,7 @@ impl Moves {
         Some(arriving.kept.keep(passing, limits, in_all))
     }
 
-    /// Keeps a frame whose MAC is about to move here.
+    /// Keeps a frame if its MAC is about to move here.
     pub fn keep_for_arrival(
         &mut self,
         passing: &Passing<'_>,

@@ -10,7 +10,7 @@
 
 use crate::topology::{NodeId, Version};
 
-/// To whom a frame goes.
+/// The destination of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
     /// A node.
@@ -28,13 +28,13 @@ pub struct Label {
     pub version: Version,
     /// Where the frame came in from a port.
     pub ingress: NodeId,
-    /// To whom.
+    /// The destination.
     pub to: Destination,
     /// How many links it may take, this one included; never 0.
     pub hops: u8,
 }
 
-/// Bytes that are no label.
+/// Bytes that are not a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed label before a frame")]
 pub struct InvalidLabel;

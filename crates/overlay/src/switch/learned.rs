@@ -17,13 +17,13 @@ const MOST_MOVES: u8 = 5;
 /// The time in which changes of place are counted, and for which a MAC that makes too many stays where it is.
 const FLAP_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A full table is looked through for old entries at most this often.
+/// A full table is searched for old entries at most this often.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Of how many MACs of one place the one is displaced that was not seen for the longest time.
 const CANDIDATES: usize = 8;
 
-/// How many entries are looked at for these.
+/// How many entries a search examines.
 const MOST_LOOKED_AT: usize = 64;
 
 /// The key of a MAC in a VLAN.
@@ -66,7 +66,7 @@ pub(super) enum Lesson {
     Known,
     /// So it does, and another one was forgotten for it.
     Displaced,
-    /// There is no room.
+    /// The table is full.
     Full,
     /// The MAC has changed its place too often, and stays where it was.
     Flap,
@@ -90,7 +90,7 @@ impl LearnedMacs {
         Self { table, shares, hand: 0, limit, age, swept: Duration::ZERO }
     }
 
-    /// Where a MAC is, as far as is known.
+    /// The present place of a MAC, if it is known.
     #[inline]
     pub fn find(&self, key: Key, now: Duration) -> Option<Place> {
         let learned = self.table.get(&key)?;
@@ -133,8 +133,8 @@ impl LearnedMacs {
         lesson
     }
 
-    /// Which entry makes room for another one of `place`: of the place that has most of them, one of those that were not seen for
-    /// long.
+    /// The entry that makes room for another one of `place`: one of the longest unseen, of the place that has the most
+    /// entries.
     fn least_missed(&mut self, place: Place) -> Option<usize> {
         let most = self.shares.values().max()?;
         let shares = |place: &Place| self.shares.get(place) == Some(most);
@@ -165,14 +165,14 @@ impl LearnedMacs {
         }
     }
 
-    /// Forgets what was not seen for long.
+    /// Forgets entries that were not seen for long.
     pub fn sweep(&mut self, now: Duration) {
         self.swept = now;
         let age = self.age;
         self.retain(|learned| now < learned.seen + age);
     }
 
-    /// Forgets what was seen on a port.
+    /// Forgets the entries of a port.
     pub fn forget_port(&mut self, port: PortId) {
         self.retain(|learned| learned.place != Place::Port(port));
     }

@@ -46,9 +46,9 @@ struct Past {
     since: Duration,
     /// Its previous place, and until when frames from there are accepted.
     former: Option<(NodeId, Duration)>,
-    /// Until when this node, where the MAC once was, sends on what still comes for it.
+    /// Until when this node, the former place of the MAC, sends on late frames for it.
     forwards_until: Duration,
-    /// Until when other nodes may send on to here what came to them for the MAC.
+    /// Until when other nodes may send on to here the frames that they received for the MAC.
     follows_until: Duration,
     /// True if it has announced itself as an IPv6 router.
     is_router: bool,
@@ -82,12 +82,13 @@ impl Managed {
             || self.past.former.is_some_and(|(former, until)| former == node && now < until)
     }
 
-    /// Whether this node sends on what comes for the MAC.
+    /// Whether this node sends on frames for the MAC.
     pub fn is_forwarded(&self, now: Duration) -> bool {
         now < self.past.forwards_until
     }
 
-    /// Whether other nodes may send on what came to them for the MAC: it has moved lately, or was about to.
+    /// Whether other nodes may send on the frames that they received for the MAC: it has moved lately, or was
+    /// about to.
     pub fn is_followed(&self, now: Duration) -> bool {
         now < self.past.follows_until
     }
@@ -172,7 +173,7 @@ impl ManagedMacs {
         self.grace * 2
     }
 
-    /// A move of `mac` from here is rolled back: what was kept at its destination may come back.
+    /// A move of `mac` from here is rolled back: the frames that its destination kept may come back.
     pub fn stays(&mut self, mac: Mac, now: Duration) {
         let until = now + self.follows();
         if let Some(managed) = self.table.get_mut(&mac) {
@@ -333,7 +334,7 @@ mod tests {
         assert!(macs.owner(address).is_some() && !macs.is_disputed(address));
         macs.learn_claim(address, other);
         macs.push(&entry(2, 1), Some(Place::Node(OTHER)), SECOND);
-        assert!(macs.owner(address).is_some(), "what the coordinator says last is believed");
+        assert!(macs.owner(address).is_some(), "the coordinator's last word counts");
     }
 
     #[test]

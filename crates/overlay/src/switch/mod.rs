@@ -92,8 +92,8 @@ pub enum From {
         /// Its label.
         label: Label,
     },
-    /// This node, to which there is a link, by a short cut: the frame is from a station there, and for one here, as far as that
-    /// node knows.
+    /// This node, by a short cut from a node with a link to it: the frame is from a station there, and for one here, by
+    /// that node's knowledge.
     ShortCut(NodeId),
 }
 
@@ -104,7 +104,7 @@ pub enum To {
     Port(PortId),
     /// Another node.
     Link {
-        /// To whom it is sent.
+        /// The destination of the frame.
         neighbour: NodeId,
         /// Its label.
         label: Label,
@@ -116,7 +116,7 @@ pub enum To {
 pub enum Verdict {
     /// It goes to one place.
     Forwarded,
-    /// It goes to several places, or to none because there are no others.
+    /// It goes to several places, or to none because no others exist.
     Flooded,
     /// It is kept for a MAC that is on its way.
     Held,
@@ -147,7 +147,7 @@ pub struct Limits {
     pub grace: Duration,
     /// Frames kept for one MAC that is on its way.
     pub kept_frames: usize,
-    /// Bytes of these: as much as a TCP connection has on its way, since it waits for its timer to send again what is lost.
+    /// Bytes of these: as much as a TCP connection has on its way, since it waits for its timer to repeat lost data.
     pub kept_bytes: usize,
     /// Bytes kept for all MACs that are on their way.
     pub kept_bytes_in_all: usize,
@@ -223,7 +223,7 @@ impl Switch {
         self.port_has_changed(port);
     }
 
-    /// A port is not there any more, nor is what was kept for it.
+    /// A port is not there any more, nor are its kept frames.
     pub fn detach(&mut self, port: PortId) {
         let was_lan = self.ports.get(port).is_some_and(|port| port.kind == PortKind::Lan);
         if was_lan {

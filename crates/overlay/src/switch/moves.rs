@@ -50,7 +50,7 @@ impl Parcel {
 /// Why something asked of the switch is not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// The address is no station's.
+    /// The address is not a station's.
     #[error("{0} is not a station's address")]
     NoStation(Mac),
     /// More than [`MAX_ADDRESSES`].
@@ -84,7 +84,7 @@ impl Switch {
     /// repeated.
     ///
     /// # Errors
-    /// If the epoch is not newer than what is known, the port is not there or is the MAC's already, or another move to
+    /// If the epoch is not newer than the known one, the port is not there or is the MAC's already, or another move to
     /// here is under way.
     pub fn prepare(&mut self, mac: Mac, port: PortId, epoch: Epoch) -> Result<(), Refused> {
         self.ports.get(port).ok_or(Refused::NoPort(mac))?;
@@ -121,8 +121,8 @@ impl Switch {
     }
 
     /// Applies the coordinator's entry of a MAC. Returns whether it is new: an entry as old as the known one, or older,
-    /// changes nothing. Kept frames for the MAC that now go elsewhere are added to `out`, and are to be sent
-    /// before any other.
+    /// changes nothing. Adds kept frames for the MAC that now go elsewhere to `out`; the caller sends them before any
+    /// other.
     ///
     /// # Errors
     /// If the entry breaks a limit, or names a port of this node that does not exist.
@@ -214,8 +214,8 @@ impl Switch {
         }
     }
 
-    /// At the destination, after the commit: the MAC's instance runs. Kept frames for it are added to `out`, and are to
-    /// be sent before any other. May be repeated.
+    /// At the destination, after the commit: the MAC's instance runs. Adds kept frames for it to `out`; the caller
+    /// sends them before any other. May be repeated.
     ///
     /// # Errors
     /// If the move is not committed, or the MAC is not here.
@@ -261,8 +261,8 @@ impl Switch {
         }
     }
 
-    /// At the source, when the move is rolled back: the instance runs on. Kept frames for it are added to `out`, and are
-    /// to be sent before any other. May be repeated.
+    /// At the source, when the move is rolled back: the instance runs on. Adds kept frames for it to `out`; the caller
+    /// sends them before any other. May be repeated.
     ///
     /// # Errors
     /// If the MAC is not here, so that another node may run it.
@@ -290,8 +290,8 @@ impl Switch {
         is_newer
     }
 
-    /// Takes `present` for all stations that there were when the coordinator gave out `until`: of others, what is known with
-    /// an earlier epoch is withdrawn.
+    /// Takes `present` for all stations that existed when the coordinator gave out `until`: withdraws all other
+    /// knowledge with an earlier epoch.
     pub fn withdraw_others(&mut self, present: &HashSet<Mac>, until: Epoch, now: Duration) {
         let known = self.managed.iter().map(|(mac, _, managed)| (mac, managed.epoch()));
         let gone: Vec<_> = known.filter(|(mac, epoch)| *epoch < until && !present.contains(mac)).collect();

@@ -41,7 +41,7 @@ pub(super) struct Passing<'a> {
 }
 
 impl Switch {
-    /// Decides what becomes of `frame`. Where it goes is added to `out`.
+    /// Decides the fate of `frame`. Adds its destinations to `out`.
     ///
     /// `now` is the time since any fixed moment, and does not go back.
     pub fn forward(&mut self, from: From, frame: Frame<'_>, now: Duration, out: &mut Vec<To>) -> Verdict {
@@ -55,7 +55,7 @@ impl Switch {
         verdict
     }
 
-    /// Where the destination is, as far as is known.
+    /// The place of the destination, if it is known.
     #[inline]
     pub(super) fn find(&self, front: &Front, now: Duration) -> Option<Place> {
         match self.managed.get(front.destination) {

@@ -45,7 +45,7 @@ pub enum PortKind {
     Lan,
 }
 
-/// Whether a port's instance runs, as far as moves are concerned.
+/// Whether a port's instance runs, with regard to moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Gate {
@@ -109,7 +109,7 @@ impl Port {
         now < self.blocked_until
     }
 
-    /// For how long it stays blocked, unless the loop is seen again.
+    /// How long it stays blocked, unless the loop is seen again.
     pub fn blocked_for(&self, now: Duration) -> Duration {
         self.blocked_until.saturating_sub(now)
     }
@@ -169,7 +169,7 @@ impl Port {
     }
 }
 
-/// The ports of a node, in ascending order: what is flooded leaves them in the same order every time.
+/// The ports of a node, in ascending order: flooded frames leave them in the same order every time.
 #[derive(Default)]
 pub(super) struct Ports(BTreeMap<PortId, Port>);
 
@@ -195,7 +195,7 @@ impl Ports {
         self.0.iter().map(|(id, port)| (*id, port))
     }
 
-    /// Those that take what goes to all.
+    /// The ports that take frames for all.
     pub fn open(&self, now: Duration) -> impl Iterator<Item = PortId> {
         self.iter().filter(move |(_, port)| port.admits(now).is_ok()).map(|(id, _)| id)
     }

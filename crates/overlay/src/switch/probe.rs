@@ -44,7 +44,7 @@ impl Probe {
     }
 }
 
-/// A frame of the nodes' own, from `node`, to all. Its first part is what its kind begins with.
+/// A frame of the nodes' own, from `node`, to all. Its first part begins with the mark of its kind.
 pub(super) fn own_frame(node: NodeId, parts: &[&[u8]]) -> Vec<u8> {
     let [high, low] = node.0.to_be_bytes();
     // The source MAC of probes; no instance gets it.

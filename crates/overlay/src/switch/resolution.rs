@@ -26,7 +26,7 @@ const NOT_ROUTED: u8 = 255;
 /// An NDP option with the target's MAC, and its length in units of 8 bytes.
 const TARGET_MAC_OPTION: [u8; 2] = [2, 1];
 
-/// Of whom is spoken.
+/// The subject of the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Station {
     pub mac: Mac,
@@ -354,7 +354,7 @@ mod tests {
             None,
             "a probe"
         );
-        assert_eq!(question(&request(Mac::BROADCAST, (OWNER, HERE), THERE)), None, "for somebody else");
+        assert_eq!(question(&request(Mac::BROADCAST, (OWNER, HERE), THERE)), None, "for another station");
         assert_eq!(question(&request(OWNER, (ASKER, HERE), THERE)), None, "to one station");
         assert!((0..ordinary.len()).all(|length| question(&ordinary[..length]).is_none()));
         let mut tagged = ordinary.clone();
@@ -408,7 +408,7 @@ mod tests {
         assert_eq!(claimed(&request(all, (ASKER, HERE), THERE)), Some(IpAddr::V4(HERE)));
         assert_eq!(claimed(&request(all, (ASKER, THERE), THERE)), Some(IpAddr::V4(THERE)), "gratuitous");
         assert_eq!(claimed(&request(all, (ASKER, Ipv4Addr::UNSPECIFIED), THERE)), None, "a probe");
-        assert_eq!(claimed(&request(all, (OWNER, HERE), THERE)), None, "for somebody else");
+        assert_eq!(claimed(&request(all, (OWNER, HERE), THERE)), None, "for another station");
         let reply = arp(all, ASKER, ArpOperation::REPLY, (ASKER, HERE), (OWNER, THERE), ethertype::ARP);
         assert_eq!(claimed(&reply), Some(IpAddr::V4(HERE)));
         let (here, there) = addresses();

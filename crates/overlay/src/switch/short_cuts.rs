@@ -67,7 +67,7 @@ impl Switch {
     }
 
     /// The MACs whose short cuts may have changed since the last call. A carrier of frames calls this after each
-    /// change, before its effects: before released frames are sent, and before another thread learns of it.
+    /// change, before its effects: before released frames leave, and before another thread learns of it.
     #[must_use]
     pub fn take_changes(&mut self) -> Changes {
         std::mem::take(&mut self.changes)

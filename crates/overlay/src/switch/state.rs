@@ -63,7 +63,7 @@ pub struct PortState {
     pub kind: PortKind,
     /// Whether its instance runs.
     pub gate: Gate,
-    /// For how long it stays blocked because of a loop, unless that is seen again; 0 if it is not.
+    /// How long it stays blocked because of a loop, unless that is seen again; 0 if it is not.
     pub blocked: Duration,
     /// How many loops were found there.
     pub loops: u64,
@@ -76,7 +76,7 @@ pub struct State {
     pub node: NodeId,
     /// The topology with which own frames are stamped.
     pub version: Option<Version>,
-    /// Those that are known.
+    /// The known ones.
     pub versions: Vec<Version>,
     /// In ascending order.
     pub ports: Vec<PortState>,

@@ -18,7 +18,7 @@ pub enum InvalidVersion {
     /// The routes are another node's.
     #[error("the routes belong to node {0}")]
     OtherNode(NodeId),
-    /// It is older than those that are known.
+    /// It is older than the known ones.
     #[error("version {0} of the topology is older than the known ones")]
     Old(Version),
     /// It has to be installed first.

@@ -11,7 +11,7 @@ const WORD: usize = u64::BITS as usize;
 /// Farther than every node that can be reached.
 const UNREACHABLE: u64 = u64::MAX;
 
-/// Where a node sends what is for others. In each tree of the topology the node has at most one parent, and children.
+/// Where a node sends frames for others. In each tree of the topology the node has at most one parent, and children.
 #[derive(Clone, Debug)]
 pub struct Routes {
     version: Version,
@@ -66,22 +66,23 @@ impl Routes {
         self.nodes.binary_search(&node).is_ok()
     }
 
-    /// The neighbour to which goes what is for the node `to`, which is the parent in the tree of `to`. `None` for this
-    /// node itself, and for one that cannot be reached.
+    /// The neighbour that gets the frames for the node `to`: the parent in the tree of `to`. `None` for this node
+    /// itself, and for one that cannot be reached.
     #[must_use]
     pub fn next_hop(&self, to: NodeId) -> Option<NodeId> {
         let at = self.nodes.binary_search(&to).ok()?;
         *self.parents.get(at)?
     }
 
-    /// The neighbours to which goes what came in at `ingress` and is for everyone.
+    /// The neighbours that get frames for everyone that came in at `ingress`.
     pub fn children(&self, ingress: NodeId) -> impl Iterator<Item = NodeId> {
         let bits = self.bits_of(&self.children, ingress);
         let all = self.neighbours.iter().take(bits.len() * WORD);
         all.enumerate().filter(|(at, _)| is_set(bits, *at)).map(|(_, neighbour)| *neighbour)
     }
 
-    /// Whether what came in at `ingress`, and is for one node, may come from `neighbour`: it lies on a shortest way from there to here.
+    /// Whether a frame for one node that came in at `ingress` may come from `neighbour`: it lies on a shortest way from
+    /// there to here.
     #[must_use]
     pub fn brings(&self, neighbour: NodeId, ingress: NodeId) -> bool {
         let bits = self.bits_of(&self.bringers, ingress);
@@ -95,8 +96,8 @@ impl Routes {
         all.get(at).unwrap_or_default()
     }
 
-    /// The most links on the way of one frame, as far as a label can count: nodes that are more than 255 links away
-    /// are not reached.
+    /// The most links on the way of one frame that a label can count: nodes that are more than 255 links away are
+    /// not reached.
     #[must_use]
     pub fn most_hops(&self) -> u8 {
         u8::try_from(self.nodes.len().saturating_sub(1)).unwrap_or(u8::MAX)

@@ -5,7 +5,7 @@ use ring::hkdf::{HKDF_SHA256, Prk};
 
 use super::header::Protection;
 
-/// Bytes of the tag behind what is sealed.
+/// Bytes of the tag behind the sealed bytes.
 pub const TAG: usize = 16;
 
 /// Bytes of the secret.
@@ -39,7 +39,7 @@ pub struct Root(Option<Prk>);
 pub(super) struct Key(Option<LessSafeKey>);
 
 impl Root {
-    /// The root of a session whose TLS connection has exported `secret` under [`Root::LABEL`].
+    /// The root of a session. Its TLS connection has exported `secret` under [`Root::LABEL`].
     #[must_use]
     pub fn new(secret: &[u8; SECRET]) -> Self {
         Self(Some(Prk::new_less_safe(HKDF_SHA256, secret)))
@@ -60,7 +60,7 @@ impl Root {
     /// The exporter label of the secret (RFC 8446, section 7.5).
     pub const LABEL: &[u8] = b"EXPERIMENTAL transhume tunnel 1";
 
-    /// The key for what is sent in `direction` by worker `lane` in `generation`.
+    /// The key for the traffic in `direction` by worker `lane` in `generation`.
     pub(super) fn key(&self, direction: Direction, lane: u8, generation: u16) -> Key {
         let Some(root) = &self.0 else { return Key(None) };
         let direction = match direction {
@@ -82,7 +82,7 @@ impl Key {
         let Some(key) = &self.0 else { return };
         let (content, tag) = rest.split_at_mut(rest.len() - TAG);
         let sealed = key.seal_in_place_separate_tag(nonce(counter), Aad::from(front), content);
-        tag.copy_from_slice(sealed.expect("no datagram is as long as what AES-GCM can seal").as_ref());
+        tag.copy_from_slice(sealed.expect("every datagram is shorter than AES-GCM's limit").as_ref());
     }
 
     /// Opens `rest` in place, without the tag at its end; `None` if it is forged or damaged. A plain one is

@@ -70,7 +70,7 @@ pub struct Sealing {
 }
 
 impl Sealing {
-    /// Seals what worker `lane` sends in `direction`. `session`: the receiver's number.
+    /// Seals the datagrams of worker `lane` in `direction`. `session`: the receiver's number.
     #[must_use]
     pub fn new(
         root: &Root,
@@ -169,7 +169,7 @@ pub enum Refused {
     Forged,
 }
 
-/// A key, and what has come under it.
+/// A key, and the record of the counters received under it.
 struct Generation {
     number: u16,
     key: Key,
@@ -195,12 +195,12 @@ pub struct Opening {
 pub struct ReceiveCounts {
     /// Datagrams that were opened.
     pub opened: u64,
-    /// Those that were sealed before the newest one of each generation, and have not come: they are lost, or late.
+    /// The missing ones that were sealed before the newest one of each generation: they are lost, or late.
     pub missing: u64,
 }
 
 impl Opening {
-    /// Opens what worker `lane` of the peer sends in `direction`.
+    /// Opens the datagrams of worker `lane` of the peer in `direction`.
     #[must_use]
     pub fn new(root: &Root, direction: Direction, lane: u8) -> Self {
         let generation = |number| Generation::new(root, direction, lane, number);
@@ -241,8 +241,7 @@ impl Opening {
     pub fn heard(&self) -> ReceiveCounts {
         let known = [self.previous.as_ref(), Some(&self.current), self.next.as_ref()];
         let reached = known.into_iter().flatten().map(|generation| generation.window.reached());
-        // A forged counter is in no window: what was reached was sealed.
-        // A peer may count as it likes.
+        // A forged counter is in no window: the reached counter was sealed. A peer may count as it likes.
         let sealed = reached.fold(self.ended, u64::saturating_add);
         ReceiveCounts { opened: self.opened, missing: sealed.saturating_sub(self.opened) }
     }
@@ -318,7 +317,7 @@ mod tests {
     }
 
     fn plain_lane() -> (Sealing, Opening) {
-        // Neither time nor blocks change what is not there.
+        // Neither time nor blocks change a missing window.
         let limits = Limits { blocks: 0, age: Duration::ZERO };
         let sealing = Sealing::new(&Root::plain(), Direction::FromDialer, 2, 77, limits, NOW);
         (sealing, Opening::new(&Root::plain(), Direction::FromDialer, 2))
@@ -370,7 +369,7 @@ mod tests {
         for length in 0..datagram.len() {
             assert!(open(&mut opening, &datagram[..length]).is_err(), "{length} bytes");
         }
-        assert!(open(&mut opening, &datagram).is_ok(), "what was forged has changed nothing");
+        assert!(open(&mut opening, &datagram).is_ok(), "a forgery has changed nothing");
     }
 
     #[test]
@@ -423,7 +422,7 @@ mod tests {
     fn a_key_is_never_used_for_longer_than_it_may() {
         let (mut sealing, _) = lane(LIMITS);
         let sealed = (0..100).take_while(|_| seal(&mut sealing, &[0; 32], NOW).is_ok()).count();
-        assert_eq!(sealed, 16, "nobody has confirmed the first one");
+        assert_eq!(sealed, 16, "the first one is not confirmed");
         sealing.confirm(0);
         sealing.header.generation = u16::MAX;
         assert!(seal(&mut sealing, b"", NOW).is_err(), "there is no next one");
@@ -451,7 +450,7 @@ mod tests {
             let datagram = seal(&mut sealing, b"", NOW).unwrap();
             if number % 10 != 3 {
                 open(&mut opening, &datagram).unwrap();
-                assert!(open(&mut opening, &datagram).is_err(), "what comes twice is received once");
+                assert!(open(&mut opening, &datagram).is_err(), "a duplicate is received once");
             }
             heard.push(opening.heard());
         }

@@ -51,7 +51,7 @@ impl ReplayWindow {
         self.words[word(counter)] |= bit(counter);
     }
 
-    /// Clears what was seen of the counters that share a word with those from the newest one to `counter`.
+    /// Clears the marks of the counters that share a word with the counters from the newest one to `counter`.
     fn advance(&mut self, counter: u64) {
         // The word of the newest counter is in use already, if there is one.
         let begun = self.next.div_ceil(BITS);

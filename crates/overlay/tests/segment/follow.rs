@@ -30,7 +30,7 @@ impl<'a> Read<'a> {
         self.headers.transport.clone()?.tcp()
     }
 
-    /// The headers without what may differ.
+    /// The headers without the fields that may differ.
     fn same(&self) -> impl PartialEq {
         let (mut net, mut transport) = (self.headers.net.clone(), self.headers.transport.clone());
         match &mut net {
@@ -55,7 +55,7 @@ impl<'a> Read<'a> {
     }
 }
 
-/// True if `next` goes on with what these frames are pieces of.
+/// True if `next` continues the segment that these frames are pieces of.
 fn goes_on(segment: &[Frame], next: &Frame) -> bool {
     let pieces: Option<Vec<Read<'_>>> = segment.iter().map(|frame| Read::of(&frame.1)).collect();
     let (Some(pieces), Some(next)) = (pieces, Read::of(&next.1)) else { return false };

@@ -161,7 +161,7 @@ impl Packet {
         VnetHeader { flags: flag::NEEDS_CSUM, csum_start, csum_offset, ..VnetHeader::default() }
     }
 
-    /// Its pieces: headers as they are to be, payload in chunks.
+    /// Its pieces: the expected headers, payload in chunks.
     pub fn split(&self) -> Vec<Self> {
         let last = self.pieces() - 1;
         let chunks = self.payload.chunks(self.size).enumerate();
@@ -254,7 +254,7 @@ impl Packet {
     }
 }
 
-/// Lets the last of the headers say what comes behind it.
+/// Makes the last of the headers name the protocol behind it.
 fn set_protocol(header: &mut Ipv6Header, extensions: &mut [u8], protocol: IpNumber) {
     let mut at = 0;
     if extensions.is_empty() {

@@ -8,7 +8,7 @@ mod splitting;
 
 use overlay::segment::{Merger, Plan, VnetHeader};
 
-/// A frame with what goes with it.
+/// A frame with its `vnet` header.
 pub type Frame = (VnetHeader, Vec<u8>);
 
 /// The pieces of a frame. They are laid out behind one another, as a sender does.
@@ -28,7 +28,7 @@ pub fn split(vnet: &VnetHeader, frame: &[u8]) -> Vec<Frame> {
     pieces
 }
 
-/// What merging gives, and of how many frames each was merged.
+/// The result of merging, with the number of frames in each result.
 pub fn merge(pieces: &[Frame]) -> Vec<(Frame, usize)> {
     let (mut merger, mut merged) = (Merger::default(), Vec::new());
     for (vnet, piece) in pieces {
@@ -50,7 +50,7 @@ fn written(merger: &mut Merger<'_>) -> (Frame, usize) {
     ((segment.vnet, frame), segment.payloads.len().max(1))
 }
 
-/// Splits what was merged, and checks that it is what there was before.
+/// Splits merged frames, and checks that the result equals the original.
 pub fn assert_given_back(pieces: &[Frame], merged: &[(Frame, usize)]) {
     let mut rest = pieces;
     for ((vnet, frame), count) in merged {

@@ -1,4 +1,4 @@
-//! What is merged, and what is not.
+//! Frames that are merged, and frames that are not.
 
 use etherparse::TcpHeader;
 use overlay::segment::VnetHeader;
@@ -236,7 +236,7 @@ fn unmergeable_frames_pass_alone() {
     for (name, change) in changes {
         assert_eq!(raw(&three(), change), alone, "{name}");
     }
-    // A sum of 0 is none, whatever it is for.
+    // A sum of 0 means none, also where a computed sum is 0.
     assert_eq!(raw(&three(), move |(_, frame)| frame[tcp + 16..tcp + 18].fill(0)), alone);
     // Another sum than that of the pseudo-header is the first one's business, but all have to agree.
     assert_eq!(raw(&three(), move |(_, frame)| frame[tcp + 17] ^= 1), [vec![1, 2], vec![1, 1, 1], vec![3]]);

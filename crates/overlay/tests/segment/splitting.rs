@@ -1,4 +1,4 @@
-//! Pieces are what they would be if each had been made on its own.
+//! Each piece is equal to one that was made on its own.
 
 use fastrand::Rng;
 use overlay::segment::vnet::{flag, gso};
@@ -10,7 +10,7 @@ use crate::{merge, split};
 const CASES: u64 = 2000;
 
 #[test]
-fn pieces_are_those_of_the_reference() {
+fn pieces_match_the_reference() {
     for seed in 0..CASES {
         let packet = Packet::any(&mut Rng::with_seed(seed));
         let pieces = split(&packet.vnet(), &packet.partial());
@@ -61,7 +61,7 @@ fn the_longest_segments() {
     assert!(merge(&split(&vnet, &frame)) == [((vnet, frame.clone()), 46)]);
     let longer = [frame, vec![0]].concat();
     assert_eq!(Plan::of(&vnet, &longer).err(), Some(SplitError::Layout(LayoutError::Long)));
-    // An IPv6 header's own length is not in what it says.
+    // An IPv6 header's payload length does not include the header.
     let longest = Packet::tcp(65535 - 20, 1448).over_ipv6();
     let (vnet, frame) = (longest.vnet(), longest.partial());
     assert_eq!(split(&vnet, &frame).len(), 46);
@@ -102,7 +102,7 @@ fn lengths_in_headers_are_not_trusted() {
 #[test]
 fn a_zero_checksum_means_none_for_udp_only() {
     let zero = |mut packet: Packet| {
-        // The last word makes the sum what it has to be.
+        // The last word gives the sum its required value.
         packet.payload.extend([0, 0]);
         let complete = packet.complete();
         let at = packet.transport_at() + usize::from(packet.piece_vnet().csum_offset);

@@ -1,4 +1,4 @@
-//! What tests of the switch share.
+//! The common parts of the switch's tests.
 #![allow(dead_code, reason = "each test uses a part")]
 
 use std::net::{IpAddr, Ipv6Addr};
@@ -113,7 +113,7 @@ pub fn to(neighbour: NodeId, ingress: NodeId, destination: Destination, hops: u8
     To::Link { neighbour, label: Label { hops, ..label(ingress, destination) } }
 }
 
-/// What becomes of a frame, and where it goes.
+/// The fate of a frame, and its destinations.
 pub fn forward(switch: &mut Switch, from: From, frame: &[u8]) -> (Verdict, Vec<To>) {
     forward_at(switch, from, frame, NOW)
 }
@@ -135,7 +135,7 @@ pub fn macs(switch: &Switch, now: Duration) -> Vec<MacState> {
     macs
 }
 
-/// Frames by where they go, each with what came with it.
+/// Frames by their destinations, each with its `vnet` header.
 pub fn parcels(out: &[Parcel]) -> Vec<(To, &[u8])> {
     assert!(out.iter().all(|parcel| parcel.vnet == LEFT_TO_DO));
     out.iter().map(|parcel| (parcel.to, &parcel.bytes[..])).collect()

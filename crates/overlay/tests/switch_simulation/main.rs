@@ -1,8 +1,8 @@
 //! Networks of switches in virtual time, with seeds.
 //!
-//! A world is some nodes in a topology that changes, ports with stations, of which those that are managed move, and the
-//! links and messages between them. What must hold is checked with every frame that arrives anywhere, by its number,
-//! and at the end (`records`). How much goes wrong depends on the seed ([`Mode`]).
+//! A world is some nodes in a topology that changes, ports with stations (the managed ones move), and the links and
+//! messages between them. The invariants are checked with every frame that arrives anywhere, by its number, and at the
+//! end (`records`). How much goes wrong depends on the seed ([`Mode`]).
 //!
 //! `SWITCH_SEED=n` runs one seed, `SWITCH_SEEDS=n` so many.
 

@@ -1,4 +1,4 @@
-//! What happened to each frame, and what must not.
+//! The history of each frame, and the forbidden events.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use overlay::switch::PortId;
 
 use super::Mode;
 
-/// Of whom a frame is, and for whom.
+/// The source and the destination of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audience {
     /// A managed station.
@@ -15,7 +15,7 @@ pub enum Audience {
     Learned(usize),
     /// All.
     Everyone,
-    /// None: it has a foreign source, and is to be dropped.
+    /// None: it has a foreign source, and must be dropped.
     Nobody,
 }
 
@@ -31,7 +31,7 @@ pub struct Record {
     /// Nodes where it has been before it was sent on after its MAC, and since then.
     visits: [Vec<usize>; 2],
     deliveries: Vec<Place>,
-    /// Whether it has come to whom it was for.
+    /// Whether it has come to its destination.
     pub arrived: bool,
 }
 
@@ -103,7 +103,7 @@ impl Records {
                 Audience::Everyone if self.mode == Mode::Calm => {
                     assert_eq!(record.deliveries.len() + 1, ports.len(), "{id}: {record:?}");
                 }
-                // A port that is muted or paused does not get what is for all.
+                // A port that is muted or paused does not get frames for all.
                 Audience::Everyone => {}
                 Audience::Managed(_) | Audience::Learned(_) => {
                     assert!(record.arrived, "frame {id} is lost: {record:?}");

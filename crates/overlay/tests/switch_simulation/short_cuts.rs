@@ -43,7 +43,7 @@ impl Carrier {
         }
     }
 
-    /// Learns what has changed, which is all that is other than before.
+    /// Learns the changes, which are all differences from before.
     fn follow(&mut self, switch: &mut Switch) {
         let changed: Vec<Mac> = match switch.take_changes() {
             Changes::Some(macs) => macs.into_iter().collect(),
@@ -60,7 +60,7 @@ impl Carrier {
     }
 }
 
-/// For whom a frame is, and from whom.
+/// The destination of a frame, and its source.
 fn ends(frame: &[u8]) -> (Mac, Mac) {
     let mac = |at: usize| Mac(frame[at..at + 6].try_into().unwrap());
     (mac(0), mac(6))

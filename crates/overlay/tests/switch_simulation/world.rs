@@ -28,7 +28,7 @@ const GRACE: Duration = Duration::from_millis(800);
 /// The content of a station's frame.
 const ETHERTYPE: [u8; 2] = [0x88, 0xb6];
 
-/// What happened in a world, or in many.
+/// The events in a world, or in many.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     pub frames: u64,
@@ -39,7 +39,7 @@ pub struct Tally {
     pub held: u64,
     pub answered: u64,
     pub lost: u64,
-    /// Frames that took a short cut, and those of them that the other node's switch had to decide on.
+    /// Frames that took a short cut, and the ones of them that the other node's switch had to decide on.
     pub short_cuts: u64,
     pub handed_over: u64,
 }
@@ -132,7 +132,7 @@ pub struct World {
     queue: BinaryHeap<Reverse<Due>>,
     numbers: u64,
     pub nodes: Vec<Switch>,
-    /// What carries frames on short cuts, at each node.
+    /// The carrier of frames on short cuts, at each node.
     carriers: Vec<Carrier>,
     pub stations: Vec<Station>,
     pub topologies: Vec<Rc<Topology>>,
@@ -493,7 +493,7 @@ impl World {
         assert!(topology.links().iter().any(joins), "no link {from} {to}");
     }
 
-    /// When what is sent now arrives.
+    /// The arrival time of a message that is sent now.
     fn arrival(&mut self, from: usize, to: usize) -> u64 {
         let most = if self.mode == Mode::Rough && self.rng.f64() < 0.05 { 50_000 } else { 2_000 };
         let at = self.now + self.rng.u64(20..=most);

@@ -50,7 +50,7 @@ impl Device {
         self.links.links.iter().any(|link| link.datagrams.is_waiting())
     }
 
-    /// Hands what is posted on the datagram queue pair `qp` to its links, until one has no room.
+    /// Hands the posted datagrams of the queue pair `qp` to its links, until one has no room.
     pub(super) fn send_datagrams(&mut self, qp: Qp) {
         let mut busy: Option<usize> = None;
         while let Some((to, header)) = self.core.next_datagram(qp) {
@@ -100,7 +100,7 @@ impl Device {
         true
     }
 
-    /// All datagram queue pairs go on with what was posted on them meanwhile.
+    /// All datagram queue pairs go on with the datagrams that were posted on them meanwhile.
     pub(super) fn unblock_all(&mut self) {
         let queue_pairs = self.core.qps.indices().map(Qp);
         let datagram = |qp: &Qp| self.core.qps.get(qp.0).is_some_and(|qp| qp.init.kind == QpKind::Ud);

@@ -8,8 +8,8 @@ use crate::link::State;
 use crate::qp::QueuePair;
 
 impl Device {
-    /// Transmits what was posted on `qp`: call it once after a list of posts. True if that was as good as a poll: what had
-    /// arrived was taken in.
+    /// Transmits the posted requests of `qp`: call it once after a list of posts. True if it replaced a poll: it has
+    /// taken in all arrived data.
     #[inline]
     pub fn flush_doorbell(&mut self, qp: Qp) -> bool {
         let looks = self.ring_doorbell(qp).filter(|at| self.should_drive_links(qp, *at));
@@ -58,7 +58,7 @@ impl Device {
         true
     }
 
-    /// Takes in what has arrived on link `at`, and on one other: all have their turn.
+    /// Takes in arrived data of link `at`, and of one other: all have their turn.
     fn poll_some_links(&mut self, at: usize) {
         self.poll_link(at);
         self.links.turn = self.links.turn.wrapping_add(1);
@@ -70,8 +70,9 @@ impl Device {
         self.settle();
     }
 
-    /// As [`Self::flush_doorbell`], without haste: while the peer has still to answer for what went before, short requests wait
-    /// for that answer or the application's next poll, whichever comes first, so that those posted by then leave in one write.
+    /// As [`Self::flush_doorbell`], without haste: while the peer has still to answer earlier requests, short requests
+    /// wait for that answer or the application's next poll, whichever comes first, so that those posted by then leave
+    /// in one write.
     #[inline]
     pub fn defer_doorbell(&mut self, qp: Qp) -> bool {
         match self.lingering_place(qp) {
@@ -84,14 +85,14 @@ impl Device {
         }
     }
 
-    /// The link over which what is queued on `qp` may leave later.
+    /// The link over which the queued requests of `qp` may leave later.
     fn lingering_place(&self, qp: Qp) -> Option<usize> {
         let entry = self.core.qps.get(qp.0)?;
         let at = entry.link?;
         (!self.suspended && entry.may_linger() && self.links.links[at].gathers()).then_some(at)
     }
 
-    /// Transmits what was left for a poll.
+    /// Transmits the requests that were left for a poll.
     #[inline]
     pub(super) fn end_lingering(&mut self) {
         if std::mem::take(&mut self.links.lingers) {

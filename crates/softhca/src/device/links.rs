@@ -49,7 +49,7 @@ pub(super) struct Links {
     holds_acks: bool,
     /// Requests are left for the application's next poll, or the peer's next answer.
     pub lingers: bool,
-    /// Which link had its turn, of those that posts look at.
+    /// The link that had its turn, of the ones that posts poll.
     pub turn: usize,
     /// Short SENDs that have left since a post looked at links.
     pub unseen: u32,
@@ -188,7 +188,7 @@ impl Links {
         }
     }
 
-    /// Copies what is still to be sent for messages of `qp` before `msn`.
+    /// Copies the unsent bytes of messages of `qp` before `msn`.
     pub fn copy_out(&mut self, qp: Qp, msn: u64) {
         for &at in &self.live {
             self.links[at].tx.copy_out(qp, msn);
@@ -240,7 +240,7 @@ impl Device {
         }
     }
 
-    /// `handle` was connected: streams may carry what is of its past, and its peer may take it for that.
+    /// `handle` was connected: streams may carry frames of its past, and its peer may take them for new ones.
     pub(super) fn begin_barrier(&mut self, handle: Qp) {
         let Some(qp) = self.core.qps.get_mut(handle.0) else { return };
         qp.awaits_barrier = qp.has_past;
@@ -360,8 +360,8 @@ impl Device {
 
     /// Drives the links for a poll of an empty completion queue when data has arrived.
     ///
-    /// Acknowledgements wait while messages come in, to ride on what the application sends next;
-    /// a poll that finds the link quiet sends them.
+    /// Acknowledgements wait while messages come in, to ride on the application's next message; a poll that
+    /// finds the link quiet sends them.
     pub(super) fn poll_links(&mut self) {
         let mut turn = 0;
         while let Some(&at) = self.links.live.get(turn) {
@@ -394,9 +394,8 @@ impl Device {
         }
     }
 
-    /// Copies what links still have to send of queue pairs that have failed, before the application
-    /// can learn of it and take its memory back; forgets direct mappings that were found closed; and sends datagrams for which
-    /// there is room again.
+    /// Copies the unsent bytes of failed queue pairs on all links, before the application can learn of it and take its
+    /// memory back; forgets direct mappings that were found closed; and sends datagrams for which there is room again.
     #[inline]
     pub(super) fn settle(&mut self) {
         if self.is_unsettled() {
@@ -434,8 +433,8 @@ impl Device {
         into.append(&mut self.links.requests);
     }
 
-    /// A link is there. An older one to the same peer is dropped. `peer_epoch` is what the peer's node
-    /// reports; a peer with a lower epoch in its HELLO is refused.
+    /// A link is there. An older one to the same peer is dropped. `peer_epoch` comes from the peer's node; a
+    /// peer with a lower epoch in its HELLO is refused.
     pub fn link_up(&mut self, peer: ProcessId, peer_epoch: Epoch, stream: Box<dyn Stream>) {
         if self.suspended {
             return;
@@ -452,7 +451,7 @@ impl Device {
         self.settle();
     }
 
-    /// There is no link for now.
+    /// The link is gone for now.
     pub fn link_refused(&mut self, peer: ProcessId, reason: LinkRefusal, now: Duration) {
         let Some(&at) = self.links.by_peer.get(&peer) else { return };
         let link = &mut self.links.links[at];
@@ -488,7 +487,7 @@ impl Device {
         }
     }
 
-    /// Moves what can be moved without waiting: links, timers. `now`: `CLOCK_MONOTONIC`.
+    /// Makes all progress that is possible without waiting: links, timers. `now`: `CLOCK_MONOTONIC`.
     pub fn progress(&mut self, now: Duration) -> Progress {
         let mut progress = Progress::default();
         if self.suspended {
@@ -666,7 +665,7 @@ impl Device {
         }
     }
 
-    /// Takes in what wakes the caller for nothing: a peer that wakes and has nothing to say would do so for ever.
+    /// Takes in wake-ups without data: a peer that wakes without data would otherwise wake the caller for ever.
     pub fn drain_wakes(&mut self) {
         for &at in &self.links.live {
             if let Some(stream) = self.links.links[at].stream.as_mut() {
@@ -703,7 +702,7 @@ impl Device {
         Suspended { active_peers: self.registered.active().collect(), counts: self.counts() }
     }
 
-    /// Does what was posted meanwhile and needs no peer.
+    /// Executes requests that were posted meanwhile and need no peer.
     fn run_local_work(&mut self) {
         let all: Vec<u32> = self.core.qps.indices().collect();
         for index in all {

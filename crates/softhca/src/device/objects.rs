@@ -107,7 +107,7 @@ impl Device {
     /// Creates one whose completions carry in [`Wc::timestamp`] the time of `clock`.
     ///
     /// # Errors
-    /// Those of [`Self::create_cq`].
+    /// The errors of [`Self::create_cq`].
     pub fn create_stamped_cq(&mut self, depth: u32, clock: fn() -> u64) -> Result<(Cq, u32), Errno> {
         self.insert_cq(CompletionQueue::with_clock(depth, clock))
     }
@@ -119,10 +119,10 @@ impl Device {
         Ok((Cq(self.core.cqs.insert(queue)), depth))
     }
 
-    /// Changes the depth of a completion queue. Returns what is granted.
+    /// Changes the depth of a completion queue. Returns the granted depth.
     ///
     /// # Errors
-    /// `INVALID` for a depth of 0, past the limit, or below what waits in the queue.
+    /// `INVALID` for a depth of 0, past the limit, or below the number of waiting completions.
     pub fn resize_cq(&mut self, cq: Cq, depth: u32) -> Result<u32, Errno> {
         require((1..=self.core.limits.max_cqe).contains(&depth))?;
         let queue = self.core.cqs.get_mut(cq.0).ok_or(Errno::INVALID)?;
@@ -147,7 +147,7 @@ impl Device {
     /// yet.
     ///
     /// # Errors
-    /// `INVALID` when the queue has overrun and what it still held is taken.
+    /// `INVALID` when the queue has overrun and its remaining completions are taken.
     #[inline(always)]
     pub fn poll_cq(&mut self, cq: Cq, room: usize, mut take: impl FnMut(&Wc)) -> Result<usize, Errno> {
         let queue = self.core.cqs.get_mut(cq.0).ok_or(Errno::INVALID)?;

@@ -76,7 +76,7 @@ impl Device {
     /// Changes a queue pair's state or attributes.
     ///
     /// # Errors
-    /// `INVALID` for what the table of transitions forbids, and for addresses of other fabrics;
+    /// `INVALID` for changes that the table of transitions forbids, and for addresses of other fabrics;
     /// `UNSUPPORTED` for alternate paths and rate limits.
     pub fn modify_qp(&mut self, qp: Qp, attr: &QpAttr, mask: QpAttrMask) -> Result<(), Errno> {
         let entry = self.core.qps.get(qp.0).ok_or(Errno::INVALID)?;
@@ -201,7 +201,7 @@ impl Device {
         }
     }
 
-    /// A queue pair's attributes and what it is made of.
+    /// A queue pair's attributes and its objects.
     ///
     /// # Errors
     /// `INVALID` if there is no such queue pair.
@@ -210,8 +210,8 @@ impl Device {
         Ok((QpAttr { current_state: qp.attr.state, ..qp.attr }, qp.init))
     }
 
-    /// Ends a queue pair; what it had queued is forgotten without completions. Completions that are there stay: a program
-    /// may learn that the peer is gone, and end the queue pair, before it looks at what was completed last.
+    /// Ends a queue pair; forgets its queued requests without completions. Existing completions stay: a program may
+    /// learn that the peer is gone, and end the queue pair, before it polls the last completions.
     ///
     /// # Errors
     /// `INVALID` if there is no such queue pair; `BUSY` while it receives from a multicast group.
@@ -232,8 +232,8 @@ impl Device {
         Ok(())
     }
 
-    /// Queues a send work request, copying inline data. Nothing leaves before
-    /// [`Self::flush_doorbell`], but for what is done at once in a neighbour's memory.
+    /// Queues a send work request, copying inline data. Nothing leaves before [`Self::flush_doorbell`], but
+    /// for requests that are executed at once in a neighbour's memory.
     ///
     /// # Errors
     /// `NO_MEMORY` when the queue is full; `INVALID` for a wrong state, operation, length or number of elements.
@@ -269,7 +269,7 @@ impl Device {
         has_left
     }
 
-    /// As [`Self::post_send`], for what [`Self::post_rdma`] or [`Self::send_express`] have declined.
+    /// As [`Self::post_send`], for requests that [`Self::post_rdma`] or [`Self::send_express`] have declined.
     ///
     /// # Errors
     /// As there.

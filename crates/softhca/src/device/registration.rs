@@ -20,10 +20,10 @@ pub struct Rereg {
 }
 
 impl Device {
-    /// Changes a memory region, which keeps its keys. Requests that still need what it was fail.
+    /// Changes a memory region, which keeps its keys. Requests that still need its former memory fail.
     ///
     /// # Errors
-    /// Those of [`Self::reg_mr`]; `BUSY` while memory windows are bound to it. It then stays as it was.
+    /// The errors of [`Self::reg_mr`]; `BUSY` while memory windows are bound to it. It then stays as it was.
     ///
     /// # Safety
     /// As for [`Self::reg_mr`]: the memory that it is from now on stays mapped, with the right to store if the access
@@ -45,8 +45,8 @@ impl Device {
         Ok(())
     }
 
-    /// Makes a region that covers all addresses and holds nothing: what is stored there is gone, and what is loaded
-    /// is zero. It has no remote key.
+    /// Makes a region that covers all addresses and holds nothing: stored bytes are gone, and loaded bytes are
+    /// zero. It has no remote key.
     ///
     /// # Errors
     /// `INVALID` if there is no such domain; `NO_MEMORY` past the device's limit.
@@ -58,8 +58,8 @@ impl Device {
         Ok((mr, Keys { lkey: line.virtual_handle, rkey: 0 }))
     }
 
-    /// The address of what `sge` names in the domain `pd`, to be stored to if `stores`; `None` if it names nothing, or
-    /// may not be stored to.
+    /// The address that `sge` names in the domain `pd`, for stores if `stores`; `None` if it names nothing, or allows
+    /// no stores.
     #[must_use]
     pub fn address_of(&self, pd: Pd, sge: &Sge, stores: bool) -> Option<u64> {
         let needs = if stores { Access::LOCAL_WRITE } else { Access::empty() };

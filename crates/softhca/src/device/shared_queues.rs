@@ -10,7 +10,7 @@ use crate::handle::{Cq, Pd, Srq, Xrcd};
 use crate::shared_receive_queue::{SharedReceiveQueue, Xrc};
 
 impl Device {
-    /// Makes a shared receive queue. At least what `attr` asks for is granted.
+    /// Makes a shared receive queue. Grants at least the limits in `attr`.
     ///
     /// # Errors
     /// `INVALID` for nothing or too much; `NO_MEMORY` past the number of queues.

@@ -50,7 +50,7 @@ impl Device {
         }
     }
 
-    /// Asks the neighbour of `qp` once for a direct mapping to what `rkey` names.
+    /// Asks the neighbour of `qp` once for a direct mapping to the memory that `rkey` names.
     fn want_direct_mapping(&mut self, qp: Qp, rkey: u32) {
         let Some(entry) = self.core.qps.get_mut(qp.0) else { return };
         let Some(link) = entry.link.map(|at| &mut self.links.links[at]) else { return };

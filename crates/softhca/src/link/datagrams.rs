@@ -43,7 +43,7 @@ struct Datagram {
     bytes: Vec<u8>,
 }
 
-/// Those of one link.
+/// The datagrams of one link.
 #[derive(Default)]
 pub(crate) struct Datagrams {
     /// Sent, and not known to be taken.
@@ -62,9 +62,9 @@ pub(crate) struct Datagrams {
     waiting: Vec<Qp>,
     /// There was no room, and less than half has been taken since.
     is_full: bool,
-    /// How much longer queue pairs wait for room. Over while it is full: what has no room is dropped.
+    /// How much longer queue pairs wait for room. Over while it is full: datagrams without room are dropped.
     pub room: Pause,
-    /// When that was looked at last.
+    /// The time of the last check.
     looked: Duration,
     /// How many of the peer's were taken.
     taken: u64,
@@ -100,7 +100,7 @@ impl Datagrams {
         deadline
     }
 
-    /// `qp` is to be woken when there is room. Returns whether it did not wait before.
+    /// Wakes `qp` when there is room. Returns whether it did not wait before.
     pub fn wait_for_room(&mut self, qp: Qp) -> bool {
         let is_new = !self.waiting.contains(&qp);
         if is_new {
@@ -109,7 +109,7 @@ impl Datagrams {
         is_new
     }
 
-    /// Queues a datagram, whose bytes `gather` appends, if there is room.
+    /// Queues a datagram if there is room. `gather` appends its bytes.
     pub fn send(&mut self, header: Header, gather: impl FnOnce(&mut Vec<u8>)) {
         if !self.fits() {
             return;
@@ -258,7 +258,7 @@ impl Datagrams {
         out.acknowledge_datagram(header.length);
     }
 
-    /// Delivers what has waited for a receive, as far as possible. Returns whether some still waits.
+    /// Delivers datagrams that have waited for a receive, if possible. Returns whether some still wait.
     pub fn deliver(&mut self, core: &mut Core, out: &mut Outbox, peer: ProcessId) -> bool {
         while let Some(first) = self.arrived.front() {
             let header = first.header;

@@ -28,7 +28,7 @@ impl Link {
         stream.neighbour()
     }
 
-    /// Asks for a direct mapping to what the application calls `rkey`, for `handle`.
+    /// Asks for a direct mapping to the memory that the application calls `rkey`, for `handle`.
     pub fn ask_for_direct_mapping(&mut self, core: &Core, handle: Qp, rkey: u32) {
         let Some(qp) = core.qps.get(handle.0) else { return };
         let real = self.out.lookup.real(verbs::HandleKind::MemoryKey, rkey);
@@ -50,7 +50,7 @@ impl Link {
         self.sharing.asked.pop_front()
     }
 
-    /// Answers `request` of queue pair `handle` with `export`, whose first byte has the virtual address `va`.
+    /// Answers `request` of queue pair `handle` with `export`. Its first byte has the virtual address `va`.
     pub fn export(&mut self, core: &Core, handle: Qp, request: &Header, va: u64, export: &Export) {
         let Some(qp) = core.qps.get(handle.0) else { return };
         let payload = export.encode();
@@ -74,7 +74,7 @@ impl Link {
             return;
         }
         let granted = Access::from_bits_truncate(export.rights);
-        // A read-only memfd grants no writes, whatever its owner claims.
+        // A read-only memfd grants no writes, regardless of its owner's claims.
         let forbidden = if memory.writable { Access::empty() } else { Access::REMOTE_WRITE };
         qp.direct_mappings.add(DirectMapping {
             rkey: header.imm,

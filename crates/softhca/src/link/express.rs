@@ -29,7 +29,7 @@ use crate::stream::{Carrier, Front};
 use crate::wire::{BRIEF, Brief, HEADER, Header, MAX_BRIEF, Opcode, flag};
 use crate::work::{Payload, PlainSend, Sge, WcStatus};
 
-const _: () = assert!(COPIED <= MAX_BRIEF, "what is short may have a brief header");
+const _: () = assert!(COPIED <= MAX_BRIEF, "short messages may have a brief header");
 
 impl Link {
     /// Sends `send` of queue pair `handle` if it is short and nothing is before it. False if it has to be queued.
@@ -68,7 +68,8 @@ impl Link {
             core.acks_sent += 1;
         }
         qp.requester.finish_message();
-        // SAFETY: so many bytes have just been reserved, and the ring is no application's memory; `source` has found the pieces.
+        // SAFETY: so many bytes have just been reserved, and the ring is not an application's memory; `source` has
+        // found the pieces.
         let tag = unsafe {
             match only {
                 Some(from) => memory::fetch(to.add(head), from, length as usize),
@@ -108,7 +109,7 @@ impl Link {
         core.acks_sent += u64::from(*budget < before);
     }
 
-    /// Takes in what can be taken straight from the ring.
+    /// Takes in messages that can be taken straight from the ring.
     #[inline]
     pub fn receive_express(
         &mut self,
@@ -326,7 +327,8 @@ fn source(qp: &QueuePair, send: &PlainSend<'_>, regions: &Regions) -> Option<Sou
 /// Copies several pieces to `to`.
 ///
 /// # Safety
-/// [`source`] has found them, inline ones are readable, and `to` has room in memory that is no application's.
+/// [`source`] has found them, inline ones are readable, and `to` has room in memory that is not an
+/// application's.
 unsafe fn gather(qp: &QueuePair, payload: Payload<'_>, regions: &Regions, mut to: *mut u8) {
     let is_inline = matches!(payload, Payload::Inline(_));
     let (Payload::Sges(pieces) | Payload::Inline(pieces)) = payload;
@@ -342,8 +344,8 @@ unsafe fn gather(qp: &QueuePair, payload: Payload<'_>, regions: &Regions, mut to
 }
 
 impl Core {
-    /// Executes a SEND whose bytes stand at `payload`, if a receive of one element waits for it. False if it has to
-    /// be executed the long way; nothing has changed then.
+    /// Executes a SEND with its bytes at `payload`, if a receive of one element waits for it. False if it has to be
+    /// executed the long way; nothing has changed then.
     ///
     /// # Safety
     /// `header.length` bytes at `payload` can be read.

@@ -108,7 +108,7 @@ pub(crate) struct Link {
     pub epoch: Epoch,
     /// Which process by that name it is.
     incarnation: Option<u64>,
-    /// The peer's incarnation: tells it from an earlier process with the same identity, whose numbers are void.
+    /// The peer's incarnation: tells it from an earlier process with the same identity: its numbers are void.
     pub renewal: u64,
     pub state: State,
     pub stream: Option<Carrier>,
@@ -248,7 +248,7 @@ impl Link {
         !self.out.is_idle() || self.datagrams.has_next()
     }
 
-    /// True if something can be sent at once, as far as we know.
+    /// True if data can be sent at once, by present knowledge.
     pub fn has_work(&self) -> bool {
         !self.blocked && self.has_output()
     }
@@ -291,7 +291,7 @@ impl Link {
         }
     }
 
-    /// Sends what there is to send, until the stream is full or `budget` bytes have left.
+    /// Sends queued data, until the stream is full or `budget` bytes have left.
     pub fn transmit(&mut self, core: &mut Core, budget: &mut usize) -> Result<(), LinkLoss> {
         self.acknowledge_express(core, budget);
         while let Some(stream) = self.stream.as_mut() {
@@ -320,8 +320,7 @@ impl Link {
         Ok(())
     }
 
-    /// Takes in what has arrived, until nothing is there or `budget` bytes have come. True if
-    /// anything had.
+    /// Takes in arrived data, until nothing is there or `budget` bytes have come. True if there was any.
     pub fn receive(&mut self, core: &mut Core, budget: &mut usize) -> Result<bool, LinkLoss> {
         let mut received = false;
         while *budget > 0 && !self.out.is_overfull() {
@@ -376,7 +375,7 @@ impl Link {
         }
     }
 
-    /// A frame with a short payload that is looked at as a whole.
+    /// A frame with a short payload that is handled as a whole.
     fn collected_frame(&mut self, core: &mut Core, header: &Header) -> Result<(), LinkLoss> {
         let payload = &self.rx.buffered()[HEADER..HEADER + header.length as usize];
         match header.opcode {
@@ -495,8 +494,8 @@ impl Link {
             return Ok(());
         };
         if !self.tx.is_empty() {
-            // An honest peer acknowledges what it has; one that acknowledges what has not left must not
-            // make us read memory that the application then takes back.
+            // An honest peer acknowledges received data; one that acknowledges unsent data must not make us
+            // read memory that the application then takes back.
             let covers = u64::from(matches!(header.opcode, Opcode::ReadResponse | Opcode::AtomicResponse));
             self.tx.copy_out(handle, header.msn.saturating_add(covers));
         }
@@ -519,7 +518,7 @@ impl Link {
         Ok(())
     }
 
-    /// Puts the payload of `incoming` in its place, or what is there of it: the rest is waited for.
+    /// Puts the payload of `incoming` in its place, or the part that has arrived: the rest may come later.
     fn take_payload(&mut self, core: &mut Core, mut incoming: Incoming) -> Result<(), LinkLoss> {
         self.rx.place_buffered(core, &mut self.out, &mut incoming);
         if incoming.left() == 0 {
@@ -585,7 +584,7 @@ impl Link {
                 qp.scheduled = false;
             }
         }
-        // Those that no SEND carries.
+        // Acknowledgements that no SEND carries.
         out.take_acks(acks);
         core.acks_sent += u64::from(!acks.is_empty());
         for handle in acks.drain(..) {

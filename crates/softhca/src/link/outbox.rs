@@ -56,7 +56,7 @@ impl Outbox {
         self.controls.len() >= MAX_CONTROLS
     }
 
-    /// Answers a request for which there is no queue pair.
+    /// Answers a request to a missing queue pair.
     pub fn refuse_unknown(&mut self, request: &Header, syndrome: Syndrome) {
         let dst_qpn = self.lookup.real(HandleKind::QueuePair, request.src_qpn);
         let nak = Header::new(Opcode::Nak);

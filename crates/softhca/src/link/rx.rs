@@ -8,8 +8,8 @@
 //! Programs poll words of their memory. So a short payload, and the last word of a long one, is never written by a read from the stream,
 //! which may end in the middle of the word or store it byte by byte.
 //!
-//! The destination is looked up again for every piece, so that a queue pair or a region may be destroyed in the
-//! middle of a frame.
+//! Every piece looks its destination up again, so that a queue pair or a region may be destroyed in the middle
+//! of a frame.
 
 use std::io;
 
@@ -40,15 +40,15 @@ const MAX_VECTORS: usize = 64;
 /// Where a payload goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// Into what a request names.
+    /// Into the memory that a request names.
     Request(Qp, u64),
-    /// Into what a READ of ours names.
+    /// Into the memory that a READ of ours names.
     ReadData(Qp, u64),
     /// Nowhere.
     Discard,
 }
 
-/// A frame whose payload is arriving.
+/// A frame with a payload that is still arriving.
 #[derive(Clone, Copy)]
 pub(crate) struct Incoming {
     pub header: Header,
@@ -71,7 +71,7 @@ impl Incoming {
 /// Bytes that have arrived.
 #[derive(Default)]
 pub(crate) struct Rx {
-    /// Empty while there is no stream.
+    /// Empty without a stream.
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
@@ -245,7 +245,7 @@ fn destination(core: &Core, incoming: &Incoming, length: u32, add: &mut dyn FnMu
     }
 }
 
-/// The place of `incoming` is gone: what is left of it is dropped.
+/// The place of `incoming` is gone: drops the rest of it.
 fn give_up(core: &mut Core, out: &mut Outbox, incoming: &mut Incoming) {
     match std::mem::replace(&mut incoming.target, Target::Discard) {
         Target::Request(qp, incarnation) => core.lose_destination(qp, incarnation, out, &incoming.header),

@@ -168,7 +168,7 @@ impl Tx {
         self.copy_where(|_, _, of, msn| of == qp && msn < before);
     }
 
-    /// Copies what is still to be sent from `length` bytes at `address`.
+    /// Copies the unsent ones of `length` bytes at `address`.
     pub fn copy_out_range(&mut self, address: u64, length: u64) {
         let end = address.saturating_add(length);
         self.copy_where(|start, size, _, _| start < end && address < start + size as u64);

@@ -67,7 +67,7 @@ pub(crate) struct QueuePair {
     pub scheduled: bool,
     /// Answers are transmitted before requests next time.
     pub answers_first: bool,
-    /// The application has been mark_reported that communication is established.
+    /// The application has been notified that communication is established.
     pub established: bool,
     /// It had no receive posted for so long that datagrams for it are dropped.
     pub is_dry: bool,
@@ -102,7 +102,7 @@ impl QueuePair {
         self.attr.state
     }
 
-    /// As whom its requests, and those of its peer, name memory.
+    /// The identity under which its requests, and its peer's, name memory.
     #[inline]
     pub fn bearer(&self) -> Bearer {
         let selected = self.responder.named.or(self.responder.selected);
@@ -110,7 +110,7 @@ impl QueuePair {
         Bearer { pd, incarnation: self.incarnation }
     }
 
-    /// The domain in which its receives name memory, where they are not those of a shared queue of its own.
+    /// The domain in which its receives name memory, unless they are a shared queue's.
     pub fn receive_pd(&self) -> Pd {
         self.responder.selected.map_or(self.init.pd, |selected| selected.pd)
     }

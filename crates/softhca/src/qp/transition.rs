@@ -56,8 +56,8 @@ fn unneeded(kind: QpKind) -> QpAttrMask {
     }
 }
 
-/// Attributes that are passed over where they are given. Programs treat both ends of an extended reliable connection as
-/// if they were those of a reliable one, and the kernel lets them.
+/// Attributes that are passed over where they are given. Programs treat both ends of an extended reliable connection
+/// like the ends of a reliable one, and the kernel lets them.
 pub(crate) fn ignored(kind: QpKind) -> QpAttrMask {
     match kind {
         QpKind::XrcSend | QpKind::XrcRecv => unneeded(kind),

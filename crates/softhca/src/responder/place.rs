@@ -14,12 +14,12 @@ pub(crate) struct Responder {
     pub expected: u64,
     /// The one to execute first.
     first: u64,
-    /// The message of which some segments have arrived.
+    /// The message with some arrived segments.
     pub(super) begun: Option<Begun>,
     /// The receive that the begun message consumes, if it holds one. It outlives a lost link.
     pub receive: Receive,
     pub holds_receive: bool,
-    /// A NAK is under way; what was sent before the peer got it is dropped.
+    /// A NAK is under way; later requests that the peer sent before it got the NAK are dropped.
     pub(super) dropping: Option<Dropping>,
     pub(super) answers: VecDeque<Answer>,
     /// The latest READs and atomics.
@@ -128,7 +128,8 @@ impl Responder {
             }
             return Treatment::GoOn;
         }
-        // A peer whose queue pair alone has a new incarnation reuses numbers that were executed. Messages behind these are not the expected one either.
+        // If only the queue pair of a peer has a new incarnation, the peer reuses numbers that were executed. Messages
+        // behind these are not the expected one either.
         let is_anothers = astray.is_some_and(|astray| astray < self.expected);
         let is_expected = msn == self.expected;
         if is_due && !(is_anothers && (follows || !is_expected)) {
@@ -157,7 +158,7 @@ impl Responder {
         self.queries.iter_mut().find(|query| query.msn == msn)
     }
 
-    /// Forgets what only this link knew.
+    /// Forgets the state of this link.
     pub fn interrupt(&mut self) {
         self.begun = None;
         self.dropping = None;

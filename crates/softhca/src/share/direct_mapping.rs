@@ -243,7 +243,7 @@ impl Core {
             Payload::Sges(_) => self.regions.local(qp.init.pd, piece, local_needs),
         };
         let (Payload::Sges(pieces) | Payload::Inline(pieces)) = payload;
-        // Inside the gate nothing can fail any more. Most messages have one piece, and it is looked up once.
+        // Inside the gate nothing can fail any more. Most messages have one piece, which is looked up once.
         let only = if let [piece] = pieces { local(piece) } else { None };
         if only.is_none() && !(pieces.len() > 1 && pieces.iter().all(|piece| local(piece).is_some())) {
             return Direct::Declined;

@@ -17,7 +17,7 @@ use super::userfault::Handler;
 use super::{BLOCK, PAGE, memfd, sleepers};
 use crate::mapping::{self, Source};
 
-/// Makes `range`, whose pages were converted to those of `memory` from `offset` on, private again, with its content.
+/// Makes `range` private again, with its content. Its pages were converted to those of `memory` from `offset` on.
 ///
 /// It becomes anonymous: an allocator that gives memory back with `MADV_DONTNEED` expects zeros afterwards. Without a userfaultfd
 /// or room for the scratch, it becomes a private mapping of the memory, with private copies of all pages, and zeros
@@ -65,7 +65,7 @@ unsafe fn make_anonymous(range: &Range<u64>, done_with: impl Fn(u64, u64)) -> u6
 /// Copies the content of `block` to the scratch's pages from `offset` on, and moves these over it. Threads that write to it meanwhile wait.
 ///
 /// # Errors
-/// Those of the userfaultfd, and of `mremap`. Waiting threads then continue with the shared memory.
+/// The errors of the userfaultfd, and of `mremap`. Waiting threads then continue with the shared memory.
 ///
 /// # Safety
 /// The block is mapped, the scratch has so much room, and nothing of this thread's own lies in the block.
@@ -85,8 +85,8 @@ unsafe fn replace(block: &Range<u64>, fresh: &Scratch, offset: u64, handler: &Ha
 /// where the private mapping shows it, or in the page's copy. Tells `done_with` which parts of the memory are not needed here any more.
 ///
 /// # Safety
-/// As for [`make_private`]; what is mapped there now, and is not shared, is left alone. Where nothing is, `mremap` has failed: the kernel
-/// finds only behind the unmapping that the program may not have so much (`RLIMIT_DATA`).
+/// As for [`make_private`]; private mappings that are there now are left alone. An unmapped part shows that `mremap`
+/// has failed: the kernel checks the program's limit (`RLIMIT_DATA`) only after the unmapping.
 unsafe fn remap_private(
     range: &Range<u64>,
     memory: BorrowedFd<'_>,
@@ -120,7 +120,7 @@ unsafe fn remap_private(
 /// Puts fresh private pages at `range`.
 ///
 /// # Errors
-/// Those of `mmap`.
+/// The errors of `mmap`.
 ///
 /// # Safety
 /// Nothing there is needed any more.
@@ -173,8 +173,8 @@ mod tests {
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
     }
 
-    /// A limit that leaves room for the scratch, and for some of the pages moved from it. In a process of its own, whose limit it is; a fork
-    /// would make pages busy that other tests turn.
+    /// A limit that leaves room for the scratch, and for some of the pages moved from it. In a process of its own,
+    /// since the limit is a process's; a fork would make pages busy that other tests turn.
     #[test]
     fn rlimit_data_loses_no_pages() {
         const LENGTH: u64 = 4 * BLOCK;

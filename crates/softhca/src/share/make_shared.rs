@@ -30,7 +30,8 @@ use crate::mapping::{self, Source};
 /// `offset` on.
 ///
 /// # Errors
-/// `ResourceBusy` if it cannot be done just now; otherwise those of the system calls. The block is then as it was.
+/// `ResourceBusy` if it cannot be done just now; otherwise the errors of the system calls. The block is then as it
+/// was.
 ///
 /// # Safety
 /// Nothing of this thread's stack or thread-local storage lies in the block.
@@ -56,7 +57,7 @@ pub(super) unsafe fn make_shared(
     converted
 }
 
-/// Maps `memory` over `block`, whose pages are `aside`, with their content.
+/// Maps `memory` over `block`, with its content. The pages of the block are `aside`.
 ///
 /// # Safety
 /// As for [`make_shared`].
@@ -119,7 +120,7 @@ mod tests {
         assert!(pages.are_intact());
     }
 
-    /// Has the kernel hold pages as for a read into them that goes on, as long as what is returned is open.
+    /// Has the kernel hold pages as for a read into them that goes on, until the returned value is dropped.
     fn hold(at: *mut c_void, length: u64) -> io::Result<OwnedFd> {
         const PARAMETERS: usize = 120;
         const REGISTER_BUFFERS: c_int = 0;

@@ -99,7 +99,7 @@ fn read_by_a_child() -> io::Result<Vec<u8>> {
 extern "C" fn copy_maps(copied: *mut c_void) -> c_int {
     // SAFETY: `read_by_a_child` passes it, and waits.
     let copied = unsafe { &mut *copied.cast::<Copied<'_>>() };
-    // SAFETY: no memory is passed but a C string and what is left of the text. The descriptors are the child's copies.
+    // SAFETY: no memory is passed but a C string and the rest of the text. The descriptors are the child's copies.
     copied.length = unsafe {
         libc::syscall(libc::SYS_close_range, 0, libc::c_uint::MAX, 0);
         let file = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, MAPS.as_ptr(), libc::O_RDONLY);
@@ -136,7 +136,7 @@ fn covers(range: &Range<u64>, mappings: &[Mapping], offset: u64) -> bool {
 /// All mappings of `memory`.
 ///
 /// # Errors
-/// Those of reading `/proc`; there may be none, or no descriptor for it.
+/// The errors of reading `/proc`; it may be missing, or the process may have no descriptor for it.
 pub(super) fn mappings(memory: &OwnedFd) -> io::Result<Vec<Mapping>> {
     Ok(mappings_in(&read_maps()?, FileId::of(memory)?))
 }

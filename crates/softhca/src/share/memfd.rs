@@ -18,7 +18,8 @@ const SEALS: c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL
 /// A memfd of `length` bytes, which no other user can open again.
 ///
 /// # Errors
-/// Those of the system calls, and `FileTooLarge` where the process' limit for files would end it by a signal.
+/// The errors of the system calls, and `FileTooLarge` where the process' limit for files would end it by a
+/// signal.
 pub(super) fn create(length: u64) -> io::Result<OwnedFd> {
     const NAME: &CStr = c"transhume-pages";
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -52,7 +53,7 @@ pub(super) fn seal(memory: BorrowedFd<'_>, writable: bool) -> io::Result<()> {
 /// A read-only descriptor of the same memory.
 ///
 /// # Errors
-/// Those of `open`; there may be no `/proc`.
+/// The errors of `open`; `/proc` may be missing.
 pub(super) fn read_only(memory: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(File::open(format!("/proc/self/fd/{}", memory.as_raw_fd()))?.into())
 }
@@ -60,7 +61,7 @@ pub(super) fn read_only(memory: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 /// Writes `length` bytes at `from` to `place` of the memory.
 ///
 /// # Errors
-/// Those of the system call.
+/// The errors of the system call.
 ///
 /// # Safety
 /// The bytes at `from` are mapped.
@@ -172,7 +173,8 @@ impl Mapped {
     /// hole where the next access would need a huge page that is not there.
     ///
     /// # Errors
-    /// `InvalidData` if it is not, `OutOfMemory` if too much is mapped already; otherwise those of `mmap`.
+    /// `InvalidData` if it is not, `OutOfMemory` if too much is mapped already; otherwise the errors of
+    /// `mmap`.
     pub fn new(memory: &OwnedFd, most: u64) -> io::Result<Self> {
         // SAFETY: a statfs of zeros is valid, and the call fills it.
         let mut kind: libc::statfs = unsafe { mem::zeroed() };
@@ -250,7 +252,7 @@ mod tests {
             let mut quotas = all_of(bytes);
             assert_eq!(quotas.len() as u64, count);
             quotas.pop();
-            assert_eq!(all_of(bytes).len(), 1, "what one has given back another may have");
+            assert_eq!(all_of(bytes).len(), 1, "released memory is available again");
         }
     }
 

@@ -40,14 +40,14 @@ impl Shared {
     /// The memory for a neighbour.
     ///
     /// # Errors
-    /// Those of opening it again.
+    /// The errors of opening it again.
     pub fn memory(&self) -> io::Result<OwnedFd> {
         if self.writable { self.memory.try_clone() } else { memfd::read_only(self.memory.as_fd()) }
     }
 
     /// Makes the first `length` bytes private again, where the program has not unmapped them: one that keeps
-    /// registrations (a registration cache) may deregister memory that is long gone, and has perhaps mapped something else there. What it
-    /// has moved (`mremap`) becomes private where it is now, and so does what it has added.
+    /// registrations (a registration cache) may deregister memory that is long gone, and has perhaps mapped something
+    /// else there. Moved mappings (`mremap`) become private in their present place, and so do added ones.
     fn make_private(&self, length: u64) {
         // Without `/proc` it is at its first place, unless a mapping there is private.
         let mappings = maps::mappings(&self.memory).unwrap_or_else(|_| vec![(self.range.clone(), 0)]);
@@ -63,7 +63,8 @@ impl Shared {
         }
     }
 
-    /// Whether it is what the program has at `range`. It may have mapped something else there since.
+    /// Whether it is the program's mapping at `range`. The program may have mapped something else there
+    /// since.
     fn shows(&self, range: &Range<u64>) -> bool {
         let lies_within = self.range.start <= range.start && range.end <= self.range.end;
         lies_within && maps::shows(range, &self.memory, range.start - self.range.start)
@@ -171,7 +172,7 @@ impl Sharing {
             return Answer::Never;
         }
         if !self.regions.contains_key(&mr) {
-            // One at a time: what is plain memory now, and found to be so, may be just what the other one converts.
+            // One at a time: memory that is plain now may be just the memory that the other thread converts.
             if self.is_converting() {
                 return Answer::NotYet;
             }
@@ -243,7 +244,7 @@ impl Sharing {
         matches!(self.regions.get(&mr), Some(Progress::Ready(_)))
     }
 
-    /// Stops what is half done: a userfaultfd cannot be checkpointed.
+    /// Stops unfinished conversions: a userfaultfd cannot be checkpointed.
     pub fn pause(&mut self) {
         self.regions.retain(|_, progress| {
             let Progress::Converting { converted, shared, .. } = progress else { return true };
@@ -252,7 +253,7 @@ impl Sharing {
         });
     }
 
-    /// Gives up memory that is not what it was before the process was restored.
+    /// Gives up memory that has changed since the process was restored.
     pub fn verify(&mut self) {
         self.regions.retain(|_, progress| {
             let Progress::Ready(shared) = progress else { return true };

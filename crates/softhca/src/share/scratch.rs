@@ -16,8 +16,8 @@ const MOST_LOCKS: u32 = 1000;
 
 /// Address space for pages, between two inaccessible guard pages.
 ///
-/// Where the kernel likes, a block's pages may lie beside the block. The two mappings then become one, of which
-/// the kernel (6.18) may drop the registration with the userfaultfd, where one half has none: stores to
+/// At an address of the kernel's choice, a block's pages may lie beside the block. The two mappings then become
+/// one. The kernel (6.18) may drop its registration with the userfaultfd, where one half has none: stores to
 /// the block wait no longer, and are lost.
 pub(super) struct Scratch {
     start: *mut c_void,
@@ -35,14 +35,14 @@ impl Scratch {
     /// Room for `length` bytes, with no pages yet.
     ///
     /// # Errors
-    /// Those of the system calls.
+    /// The errors of the system calls.
     pub fn new(length: u64) -> io::Result<Self> {
         let guarded = (length + 2 * PAGE) as usize;
         let flags = libc::MAP_PRIVATE | libc::MAP_NORESERVE;
         // SAFETY: a fresh mapping where the kernel likes.
         let below =
             unsafe { mapping::map(ptr::null_mut(), guarded, libc::PROT_NONE, flags, Source::Anonymous)? };
-        // SAFETY: the first page of what was just mapped is the lower guard.
+        // SAFETY: the first page of the new mapping is the lower guard.
         let scratch = Self { start: unsafe { below.byte_add(PAGE as usize) }, length };
         // Where all that is mapped is locked, pages would be there as soon as they may be used.
         scratch.set_locked(false)?;
@@ -60,14 +60,14 @@ impl Scratch {
     /// fails, too.
     ///
     /// # Errors
-    /// Those of [`Handler::move_all`].
+    /// The errors of [`Handler::move_all`].
     pub fn take(&self, block: &Range<u64>, handler: &Handler, pages: &PageTable) -> io::Result<()> {
         // Pages are moved only to where the userfaultfd is asked for them.
         let _held = handler.hold_at_missing(&(self.address()..self.address() + self.length))?;
         self.move_all(handler, pages, Direction::To, block.start, 0).1
     }
 
-    /// Puts what was taken from `at` back. Where there is a page, it stays.
+    /// Puts the pages that were taken from `at` back. Existing pages stay.
     ///
     /// # Safety
     /// Only a thread that has changed the mapping makes pages there meanwhile, and needs those.
@@ -84,7 +84,8 @@ impl Scratch {
                 }
             }
         }
-        // The program has changed the mapping meanwhile, as by mprotect. It gets another one then, with what it had.
+        // The program has changed the mapping meanwhile, as by mprotect. It gets another one then, with the former
+        // content.
         while back < self.length {
             // SAFETY: the caller's promise.
             match unsafe { self.put_run_back(back, at, pages) } {
@@ -95,11 +96,11 @@ impl Scratch {
         }
     }
 
-    /// Puts pages from `offset` on to where they belong, if all begins at `at`, whatever is mapped there: those that are here alone,
-    /// one behind the other. Returns where to go on.
+    /// Puts the run of pages from `offset` on that exist only here to their places, if all begins at `at`, over any
+    /// mapping there. Returns where to go on.
     ///
     /// # Errors
-    /// Those of the system calls.
+    /// The errors of the system calls.
     ///
     /// # Safety
     /// As for [`Self::put_back`].
@@ -112,15 +113,15 @@ impl Scratch {
         if end == offset {
             return Ok(offset + PAGE);
         }
-        // SAFETY: there are no pages, and the caller vouches for that.
+        // SAFETY: no pages exist, by the caller's promise.
         unsafe { self.replace(offset, at.byte_add(offset as usize), end - offset)? };
         Ok(end)
     }
 
-    /// Moves `length` bytes from `offset` on over what is mapped at `to`.
+    /// Moves `length` bytes from `offset` on over the mapping at `to`.
     ///
     /// # Errors
-    /// Those of the system call.
+    /// The errors of the system call.
     ///
     /// # Safety
     /// The content of `to` is not needed.
@@ -129,9 +130,9 @@ impl Scratch {
         unsafe { mapping::remap(self.at(offset), to, length as usize, libc::MREMAP_DONTUNMAP) }
     }
 
-    /// Moves what is from `offset` on to or from here, as [`Handler::move_all`]; the first byte of all belongs at `other`. Returns up to
-    /// which offset it has come. Locked pages are moved only to where pages are locked, and others to where they are not; the program may
-    /// lock or unlock its own at any time.
+    /// Moves the pages from `offset` on to or from here, as [`Handler::move_all`]; the first byte of all belongs at
+    /// `other`. Returns up to which offset it has come. Locked pages are moved only to where pages are locked, and
+    /// others to where they are not; the program may lock or unlock its own at any time.
     fn move_all(
         &self,
         handler: &Handler,
@@ -226,7 +227,7 @@ mod tests {
                 // SAFETY: the pages are our own.
                 assert_eq!(unsafe { libc::mprotect(pages.at(), BLOCK as usize, libc::PROT_READ) }, 0);
             }
-            // SAFETY: what is not there is aside.
+            // SAFETY: missing pages are aside.
             unsafe { aside.put_back(pages.at(), &handler, &table) };
             assert!(!table.has(own).unwrap());
         }
@@ -245,7 +246,7 @@ mod tests {
         unsafe { aside.at(77 * PAGE).cast::<u8>().write(1) };
         let taken = aside.take(&pages.range(), &handler, &table);
         assert_eq!(taken.unwrap_err().kind(), io::ErrorKind::AlreadyExists);
-        // SAFETY: what is not there is aside.
+        // SAFETY: missing pages are aside.
         unsafe { aside.put_back(pages.at(), &handler, &table) };
         drop(held);
         assert!(pages.are_intact());

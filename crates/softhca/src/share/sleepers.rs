@@ -18,7 +18,7 @@ use super::syscall::{check, owned};
 /// `futex_wait`, of Linux 6.7.
 const SYS_FUTEX_WAIT: c_long = 455;
 
-/// The buffer for the kernel's answers, of which the beginning is enough.
+/// The buffer for the kernel's answers. Their beginning is enough.
 const ANSWER: usize = 256;
 
 /// The bytes of one directory listing.
@@ -31,7 +31,7 @@ const NAME: usize = 19;
 /// Whether a thread sleeps on a word in `range`, or may do so.
 ///
 /// # Errors
-/// Those of reading `/proc`; there may be none.
+/// The errors of reading `/proc`; it may be missing.
 pub(super) fn any_waiter_in(range: &Range<u64>) -> io::Result<bool> {
     let mut any = false;
     Tasks::open()?
@@ -42,7 +42,7 @@ pub(super) fn any_waiter_in(range: &Range<u64>) -> io::Result<bool> {
 /// Tells `tell` the words in `range` that threads sleep on.
 ///
 /// # Errors
-/// Those of reading `/proc`; there may be none.
+/// The errors of reading `/proc`; it may be missing.
 pub(super) fn for_each_in(range: &Range<u64>, mut tell: impl FnMut(u64)) -> io::Result<()> {
     Tasks::open()?.each(|call| call.words().filter(|word| range.contains(word)).for_each(&mut tell))
 }
@@ -80,7 +80,7 @@ impl Tasks {
         }
     }
 
-    /// `None` if the thread runs, has ended, or is no thread.
+    /// `None` if the thread runs, has ended, or is not a thread.
     fn call_of(&self, thread: &CStr) -> io::Result<Option<Call>> {
         let mut answer = [0u8; ANSWER];
         match self.ask(thread, &mut answer) {
@@ -124,7 +124,7 @@ impl Call {
         let [first, operation, _, _, second, _] = self.arguments;
         let words = match self.number {
             libc::SYS_futex if operation & libc::FUTEX_PRIVATE_FLAG as u64 != 0 => [None, None],
-            // Of one that has been interrupted and goes on, the arguments are those that it had.
+            // The arguments of an interrupted call that goes on are the original ones.
             libc::SYS_futex | libc::SYS_restart_syscall => [Some(first), Some(second)],
             SYS_FUTEX_WAIT => [Some(first), None],
             _ => [None, None],

@@ -99,7 +99,7 @@ impl Pages {
     pub fn make_shared(&self, memory: &OwnedFd, handler: &Handler) -> io::Result<()> {
         let range = self.range();
         for start in range.clone().step_by(BLOCK as usize) {
-            // SAFETY: the pages are no stack.
+            // SAFETY: the pages are not a stack.
             unsafe { make_shared(&(start..start + BLOCK), memory.as_fd(), start - range.start, handler)? };
         }
         Ok(())
@@ -107,7 +107,7 @@ impl Pages {
 
     /// Converts it back, which was converted into `memory`.
     pub fn make_private(&self, memory: &OwnedFd) {
-        // SAFETY: the caller's promise; the pages are no stack.
+        // SAFETY: the caller's promise; the pages are not a stack.
         unsafe { make_private(&self.range(), memory.as_fd(), 0, true) };
     }
 

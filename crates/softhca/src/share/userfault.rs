@@ -87,7 +87,7 @@ impl Handler {
     /// Makes threads that touch missing pages of `range` wait.
     ///
     /// # Errors
-    /// `ResourceBusy` if another userfaultfd has them; otherwise those of the system call.
+    /// `ResourceBusy` if another userfaultfd has them; otherwise the errors of the system call.
     pub fn hold_at_missing(&self, range: &Range<u64>) -> io::Result<Held<'_>> {
         self.register(range, UFFDIO_REGISTER_MODE_MISSING)
     }
@@ -112,9 +112,9 @@ impl Handler {
         Ok(Held { handler: self, range })
     }
 
-    /// Moves all pages that there are of `length` bytes, to where this is asked for what is missing. Returns how many bytes it has come;
-    /// of what is behind them pages may have been moved, too. The kernel (6.18) tells of too few where it has moved pages in memory
-    /// meanwhile, as to compact it.
+    /// Moves all existing pages of `length` bytes to a range that is registered here for missing pages. Returns the
+    /// number of processed bytes; pages behind them may have been moved, too. The kernel (6.18) reports too few where it has moved pages in
+    /// memory meanwhile, as to compact it.
     ///
     /// # Errors
     /// `ResourceBusy` if the kernel or another process has a page pinned or shares it. `AlreadyExists` if there is a
@@ -154,7 +154,7 @@ impl PageTable {
     /// Opens it.
     ///
     /// # Errors
-    /// Those of `open`; there may be no `/proc`.
+    /// The errors of `open`; `/proc` may be missing.
     pub fn open() -> io::Result<Self> {
         File::open("/proc/self/pagemap").map(Self)
     }
@@ -162,7 +162,7 @@ impl PageTable {
     /// Whether there is one at `address`, also one that is swapped out, or on its way.
     ///
     /// # Errors
-    /// Those of reading.
+    /// The errors of reading.
     pub fn has(&self, address: u64) -> io::Result<bool> {
         // Bits of an entry, from admin-guide/mm/pagemap.rst.
         const PRESENT: u64 = 1 << 63;

@@ -110,7 +110,7 @@ impl Gate {
         open
     }
 
-    /// Goes outside. False if the owner has given up waiting: what was copied went nowhere, or came from there.
+    /// Goes outside. False if the owner has given up waiting: copied bytes have no effect, in either direction.
     #[inline]
     pub(crate) fn leave(&self, count: u32) -> bool {
         light_fence();
@@ -166,8 +166,8 @@ impl PassedMemory {
         let mut part = libc::iovec { iov_base: name.as_mut_ptr().cast(), iov_len: name.len() };
         let mut ancillary = Ancillary([0; 24]);
         let mut header = message(&mut part, &mut ancillary);
-        // Room for one and not a byte more: what a peer sends beside it is not received, rather than kept open.
-        // SAFETY: it only computes.
+        // Room for one and not a byte more: the kernel drops further descriptors of a peer, rather than keep
+        // them open. SAFETY: it only computes.
         header.msg_controllen = unsafe { libc::CMSG_LEN(size_of::<i32>() as u32) } as usize;
         let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
         // SAFETY: the header names live memory.
@@ -214,7 +214,7 @@ mod tests {
         let gate = unsafe { Gate::new(at, Arc::clone(&memory)) };
         assert!(gate.enter(0) && gate.leave(0));
         assert!(gate.enter(0));
-        assert!(!gate.close(), "somebody is inside");
+        assert!(!gate.close(), "a peer is inside");
         assert!(!gate.leave(0));
         assert!(!gate.enter(0), "it is closed");
         assert!(gate.enter(1) && gate.leave(1));
@@ -235,7 +235,7 @@ mod tests {
         drop(passed);
         let received = PassedMemory::receive(far.as_fd());
         assert!(received.is_ok_and(|(id, _)| id == 7));
-        assert_eq!(kept.read(&mut [0]).unwrap(), 0, "nobody has the other end open");
+        assert_eq!(kept.read(&mut [0]).unwrap(), 0, "the other end is closed");
     }
 
     #[test]

@@ -58,7 +58,7 @@ pub unsafe trait Stream: Any + Send {
     /// The vectors name readable memory.
     unsafe fn write(&mut self, from: &[iovec]) -> io::Result<usize>;
 
-    /// Receives what is there, at most what `into` has room for. `Ok(0)`: the peer has closed.
+    /// Receives available bytes, at most as many as `into` has room for. `Ok(0)`: the peer has closed.
     ///
     /// # Errors
     /// `WouldBlock` when nothing is there; anything else ends the link.
@@ -88,7 +88,7 @@ pub unsafe trait Stream: Any + Send {
         let _ = (interest, add);
     }
 
-    /// All descriptors that reach the peer: it may rely on what ends with them.
+    /// All descriptors that reach the peer: it may rely on the end of a resource with its descriptor.
     fn descriptors(&self, add: &mut dyn FnMut(RawFd)) {
         let _ = add;
     }
@@ -105,7 +105,7 @@ pub unsafe trait Stream: Any + Send {
     /// Takes in all that woke us, whether anything is there to read or not.
     fn drain_wakes(&mut self) {}
 
-    /// The peer as one with whom memory can be shared, if it is on this host.
+    /// The peer, if it is on this host and can share memory.
     fn neighbour(&self) -> Option<&dyn Neighbour> {
         None
     }
@@ -119,13 +119,13 @@ pub trait Neighbour {
     /// Hands `memory` to the peer, under the name `id`.
     ///
     /// # Errors
-    /// `WouldBlock` when too many are on their way; otherwise those of `sendmsg`.
+    /// `WouldBlock` when too many are on their way; otherwise the errors of `sendmsg`.
     fn send_memory(&self, id: u64, memory: BorrowedFd<'_>) -> io::Result<()>;
 
     /// The next memory that the peer has handed over.
     ///
     /// # Errors
-    /// `WouldBlock` when there is none; otherwise those of `recvmsg`.
+    /// `WouldBlock` when there is none; otherwise the errors of `recvmsg`.
     fn receive_memory(&self) -> io::Result<(u64, OwnedFd)>;
 
     /// The count of our own gate.

@@ -1,4 +1,4 @@
-//! A ring of bytes in shared memory: one writer and one reader, neither of which trusts the other.
+//! A ring of bytes in shared memory: one writer and one reader. Neither trusts the other.
 //!
 //! ```text
 //!  data:  │ 0 ...... │ 72 xxxxxxxxxxxxxxxxxxxxx │ 5 xxxxx ... │ 0 ......... │   mapped twice, so that no access wraps
@@ -325,8 +325,8 @@ impl Reader {
             && self.place.control().closed.0.load(Ordering::Relaxed) == 0
     }
 
-    /// Copies what is there into `into`, up to a chunk with a tag; one in front is an error. Returns the bytes, and whether
-    /// the writer waits for room.
+    /// Copies available bytes into `into`, up to a chunk with a tag; one in front is an error. Returns the bytes, and
+    /// whether the writer waits for room.
     ///
     /// # Safety
     /// The vectors name writable memory.
@@ -351,7 +351,7 @@ impl Reader {
         Ok((count, waits | self.release()))
     }
 
-    /// The chunk in front, or what is left of it.
+    /// The chunk in front, or the rest of it.
     #[inline]
     pub fn front(&mut self) -> io::Result<Option<Front>> {
         let bytes = |reader: &Self| reader.place.at(reader.read).cast_const();
@@ -386,7 +386,7 @@ impl Reader {
         waits.load(Ordering::Relaxed) != 0 && waits.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// Copies what is there into `vector`. Returns the bytes; `waits` is set if the writer waits for room.
+    /// Copies available bytes into `vector`. Returns the bytes; `waits` is set if the writer waits for room.
     ///
     /// # Safety
     /// The vector names writable memory.
@@ -555,7 +555,7 @@ mod tests {
     fn a_tagged_chunk_is_not_part_of_the_stream() {
         let (place, _memory) = ring();
         let (mut writer, mut reader) = (Writer::new(place, false), Reader::new(place, false));
-        // SAFETY: the vectors name live arrays, and what is reserved has room for two bytes.
+        // SAFETY: the vectors name live arrays, and the reserved room is two bytes.
         unsafe {
             writer.write(&[vector(&mut [1, 2])]).unwrap();
             let to = writer.reserve(2).unwrap().unwrap();

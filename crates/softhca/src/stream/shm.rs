@@ -71,7 +71,7 @@ pub fn shm_stream(descriptors: [OwnedFd; 4], lower_end: bool) -> io::Result<Box<
     }))
 }
 
-/// A stream that brings back to a process what it writes.
+/// A stream that brings a process its own bytes back.
 pub(crate) fn loopback() -> io::Result<Box<dyn Stream>> {
     let mapping = Arc::new(Mapping::new(&create_memory()?)?);
     let (own_wakes, peer_wakes) = UnixStream::pair()?;
@@ -184,7 +184,7 @@ impl Drop for Mapping {
 
 /// One end of a link through shared memory.
 ///
-/// Beside what every [`Stream`] does, short messages are made and read in place.
+/// Beside the operations of every [`Stream`], short messages are made and read in place.
 pub struct Shm {
     writer: Writer,
     reader: Reader,
@@ -236,7 +236,7 @@ impl Shm {
         self.reader.consume(count);
     }
 
-    /// Gives what is done with back to the peer.
+    /// Gives processed bytes back to the peer.
     #[inline]
     pub(crate) fn release(&self) {
         if self.reader.release() {
@@ -252,7 +252,7 @@ impl Shm {
     }
 }
 
-// SAFETY: the rings copy what the vectors name and keep nothing.
+// SAFETY: the rings copy the bytes that the vectors name and keep nothing.
 unsafe impl Stream for Shm {
     #[inline]
     unsafe fn write(&mut self, from: &[iovec]) -> io::Result<usize> {

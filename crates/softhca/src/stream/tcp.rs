@@ -46,13 +46,13 @@ fn count(done: isize) -> io::Result<usize> {
     usize::try_from(done).map_err(|_| io::Error::last_os_error())
 }
 
-// SAFETY: the kernel touches what the vectors name and keeps nothing.
+// SAFETY: the kernel touches the memory that the vectors name and keeps nothing.
 unsafe impl Stream for Tcp {
     unsafe fn write(&mut self, from: &[iovec]) -> io::Result<usize> {
         let _whole = Uncancelled::new();
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         let fd = self.socket.as_raw_fd();
-        // SAFETY: the caller vouches for what the vectors name; the kernel only reads it.
+        // SAFETY: the caller vouches for the memory that the vectors name; the kernel only reads it.
         count(unsafe {
             match from {
                 [one] => libc::send(fd, one.iov_base, one.iov_len, flags),
@@ -65,7 +65,7 @@ unsafe impl Stream for Tcp {
     unsafe fn read(&mut self, into: &[iovec]) -> io::Result<usize> {
         let _whole = Uncancelled::new();
         let fd = self.socket.as_raw_fd();
-        // SAFETY: the caller vouches for what the vectors name.
+        // SAFETY: the caller vouches for the memory that the vectors name.
         count(unsafe {
             match into {
                 [one] => libc::recv(fd, one.iov_base, one.iov_len, libc::MSG_DONTWAIT),

@@ -20,7 +20,7 @@ pub const FABRIC: FabricId = FabricId(7);
 /// Devices made so far.
 static INCARNATIONS: AtomicU64 = AtomicU64::new(0);
 
-/// What joins the devices.
+/// The connection between the devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Medium {
     /// A pipe in memory that splits reads and writes anywhere.
@@ -74,7 +74,7 @@ impl Memory {
     pub fn pages(length: usize) -> Self {
         const FAR: usize = 4 << 20;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a fresh mapping where the kernel likes, of which the middle is then made usable.
+        // SAFETY: a fresh mapping at an address of the kernel's choice. Its middle is then made usable.
         unsafe {
             let around = libc::mmap(std::ptr::null_mut(), FAR + length + FAR, libc::PROT_NONE, flags, -1, 0);
             assert_ne!(around, libc::MAP_FAILED);
@@ -122,7 +122,7 @@ pub struct Node {
     pub events: Vec<Event>,
 }
 
-/// Devices and what joins them.
+/// Devices and their connection.
 pub struct Net {
     pub nodes: Vec<Node>,
     pub medium: Medium,
@@ -461,7 +461,7 @@ pub fn connect(net: &mut Net, a: &End, b: &End, plan: &Plan) {
     }
 }
 
-/// Resets `end` and connects it to `peer` again, both with the number `psn` first as far as it goes.
+/// Resets `end` and connects it to `peer` again. Both use the number `psn` first, where the transport allows.
 pub fn start_new_incarnation(net: &mut Net, end: &End, peer: &End, plan: &Plan, psn: u32) {
     let reset = QpAttr { state: QpState::Reset, ..QpAttr::default() };
     net.device(end.node).modify_qp(end.qp, &reset, QpAttrMask::STATE).unwrap();

@@ -1,4 +1,4 @@
-//! A stream in memory that cuts what passes at arbitrary places, and breaks when told.
+//! A stream in memory that cuts its bytes at arbitrary places, and breaks when told.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,7 +14,7 @@ struct Shared {
     /// Bytes from end 0 to end 1, and back.
     ways: [VecDeque<u8>; 2],
     cut: bool,
-    /// This end is no more: what it wrote can be read, and then comes the end.
+    /// This end is gone: its written bytes can be read, and then comes the end.
     ended: Option<usize>,
     /// Bytes until it breaks by itself.
     left: Option<u64>,
@@ -36,7 +36,7 @@ impl Cutter {
         self.0.lock().unwrap().ways[1 - end].len()
     }
 
-    /// Lets end `end` read `bytes`, whatever the other end says.
+    /// Lets end `end` read `bytes`, regardless of the other end's bytes.
     pub fn inject(&self, end: usize, bytes: &[u8]) {
         self.0.lock().unwrap().ways[1 - end].extend(bytes);
     }
@@ -81,7 +81,7 @@ impl Pipe {
 
 const ROOM: usize = 300_000;
 
-// SAFETY: only what the vectors name is touched, and nothing is kept.
+// SAFETY: only the memory that the vectors name is touched, and nothing is kept.
 unsafe impl Stream for Pipe {
     unsafe fn write(&mut self, from: &[iovec]) -> io::Result<usize> {
         let wanted: usize = from.iter().map(|vector| vector.iov_len).sum();
@@ -129,7 +129,7 @@ unsafe impl Stream for Pipe {
     unsafe fn read(&mut self, into: &[iovec]) -> io::Result<usize> {
         let shared = Arc::clone(&self.shared);
         let mut shared = shared.lock().unwrap();
-        // A cut loses what is on its way, sometimes all of it and sometimes none.
+        // A cut loses bytes on their way, sometimes all of them and sometimes none.
         if shared.cut && self.random.one_in(2) {
             return Ok(0);
         }

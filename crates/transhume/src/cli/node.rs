@@ -142,6 +142,7 @@ fn containers(given: Option<PathBuf>, state: &Path) -> ContainerConfig {
         unpacked: state.join("unpacked"),
         libraries: library::folder().ok(),
         hosts: Some(state.join(node::HOSTS)),
+        devices: Some(fabric::device_file::FOLDER.into()),
     }
 }
 

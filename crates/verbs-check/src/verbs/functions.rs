@@ -69,7 +69,7 @@ functions! {
 }
 
 fn open() -> Result<*mut c_void> {
-    // SAFETY: the name is NUL-terminated; the library's constructors are those of any program's.
+    // SAFETY: the name is NUL-terminated; the library's constructors run in any program.
     let library = unsafe { libc::dlopen(c"libibverbs.so.1".as_ptr(), libc::RTLD_NOW) };
     (!library.is_null()).then_some(library).with_context(last_error)
 }

@@ -24,7 +24,7 @@ pub use queues::{CompletionQueue, SharedReceives};
 /// The only port that is used.
 const PORT: u8 = 1;
 
-/// An open device with a protection domain: what every other object of this module belongs to.
+/// An open device with a protection domain, to which every other object of this module belongs.
 #[derive(Clone)]
 pub struct Device(Rc<Opened>);
 

@@ -90,9 +90,9 @@ pub struct Target {
     pub address: u64,
     /// The peer's key.
     pub rkey: u32,
-    /// Compare-and-swap: what to compare with. Fetch-and-add: what to add.
+    /// Compare-and-swap: the expected value. Fetch-and-add: the summand.
     pub compare_add: u64,
-    /// Compare-and-swap: what to put.
+    /// Compare-and-swap: the new value.
     pub swap: u64,
 }
 

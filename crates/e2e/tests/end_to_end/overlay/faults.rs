@@ -1,4 +1,4 @@
-//! What happens to the overlay when something goes wrong, or somebody means no good. `docs/overlay-faults.md` says the same in a table.
+//! Faults and attacks on the overlay. `docs/overlay-faults.md` says the same in a table.
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +21,7 @@ const GUEST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/guest.py");
 const PORT: &str = "7501";
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What the receiver of numbered datagrams says at its end.
+/// The final report of the receiver of numbered datagrams.
 #[derive(Debug, Deserialize)]
 struct Numbers {
     received: u64,
@@ -118,8 +118,8 @@ fn reordered(lab: &TestLab, host: &str) -> Result<u64> {
     of_reordering.map(|(_, value)| Ok(value.parse::<u64>()?)).sum()
 }
 
-/// Lets the networks between the hosts keep order. The kernel queues what crosses a veth by processor, so a thread that was
-/// moved to another one overtakes itself, whatever it sends.
+/// Lets the networks between the hosts keep order. The kernel queues the frames that cross a veth by processor, so a
+/// thread that was moved to another processor overtakes itself with any traffic.
 fn keep_order_below(lab: &TestLab) -> Result<()> {
     const SCRIPT: &str = "mount -t sysfs sysfs /sys && for queue in /sys/class/net/*/queues/rx-0/rps_cpus; do echo 1 > $queue; done";
     let layout = Layout::of(lab.name());
@@ -139,7 +139,7 @@ fn no_flow_is_reordered_over_one_hop_or_many() -> Result<()> {
     net(&lab, &["link", "add", "h3", "h4"])?;
     net(&lab, &["link", "rm", "h1", "h4"])?;
     keep_order_below(&lab)?;
-    // Where a link goes over to another carrier, what comes later may overtake once.
+    // Where a link changes its carrier, later frames may overtake once.
     lab.eventually("all links go over UDP", || {
         Ok(links(&lab)?.iter().all(|link| link.up && link.carrier == Some(Carrier::Udp)))
     })?;
@@ -161,7 +161,7 @@ fn no_flow_is_reordered_over_one_hop_or_many() -> Result<()> {
 }
 
 #[test]
-fn a_cut_link_stops_what_goes_over_it_until_it_is_healed_or_removed() -> Result<()> {
+fn a_cut_link_stops_its_traffic_until_it_is_healed_or_removed() -> Result<()> {
     let _shared = e2e::shared();
     let lab = joined(3)?;
     net(&lab, &["layout", "mesh"])?;
@@ -260,7 +260,7 @@ fn swallow_long_datagrams(how: &[&str]) -> Result<()> {
 }
 
 #[test]
-fn what_is_replayed_or_mangled_is_dropped_and_counted() -> Result<()> {
+fn replayed_and_mangled_datagrams_are_dropped_and_counted() -> Result<()> {
     let _shared = e2e::shared();
     let lab = joined(2)?;
     await_link(&lab, ["h1", "h2"], true)?;
@@ -309,7 +309,7 @@ fn a_flood_is_limited_and_others_go_on() -> Result<()> {
     stream.goes_on().context("at first")?;
     let enough = Signal::new("flooded");
     let until = enough.path().to_str().context("a path")?;
-    // A station that is no more.
+    // A station that has gone.
     exec(&lab, "h1", "ip neighbor add 10.88.0.99 lladdr 02:98:00:00:00:99 dev tap1")?;
     let mut floods = Vec::new();
     let mut begin = |place, what: &[&str], reason| {
@@ -347,7 +347,7 @@ fn issued_until(lab: &TestLab, end: u64) -> Result<(String, String)> {
     Ok((parameters.signed_by(&key, &issuer)?.pem(), key.serialize_pem()))
 }
 
-/// A folder with the authority of a lab, that of h3's certificate, and what is wrong with it.
+/// A folder with the authority of a lab, the authority of h3's certificate, and its fault.
 struct Bad {
     folder: tempfile::TempDir,
     words: &'static [&'static str],
@@ -364,13 +364,13 @@ impl Bad {
         Ok(Self { folder, words })
     }
 
-    /// What stands in `folder` as the certificate of `name`.
+    /// The file in `folder` for the certificate of `name`.
     fn copied(lab: &TestLab, folder: &Path, name: &str, words: &'static [&'static str]) -> Result<Self> {
         let read = |kind: &str| fs::read_to_string(folder.join(format!("{name}.{kind}")));
         Self::with(lab, &read("pem")?, &read("key")?, words)
     }
 
-    /// What the lab's authority has issued for one day that is long past.
+    /// A certificate that the lab's authority has issued for one day in the distant past.
     fn expired(lab: &TestLab) -> Result<Self> {
         const END: u64 = 1_577_923_200;
         let (certificate, key) = issued_until(lab, END)?;
@@ -397,7 +397,7 @@ fn start_node(lab: &TestLab, pki: &Path, state: &Path) -> Result<Program> {
 }
 
 #[test]
-fn a_certificate_that_nobody_believes_is_refused_with_the_remedy_and_others_go_on() -> Result<()> {
+fn an_untrusted_certificate_is_refused_with_the_remedy_and_others_go_on() -> Result<()> {
     let _shared = e2e::shared();
     let lab = joined(3)?;
     let mut stream = Stream::start(&lab, &["h1", "--"], &["h2", "--"], "10.88.0.2")?;
@@ -422,10 +422,10 @@ fn a_certificate_that_nobody_believes_is_refused_with_the_remedy_and_others_go_o
     let mut guest = on(&lab, "coordinator", GUEST, &["say", "10.77.0.1", "7700", "00"])?;
     guest.wait_for(LIMIT, |line| (line == "cut off").then_some(()))?;
     let refused = ": the peer has no certificate";
-    lab.eventually("the node says whom it refuses", || Ok(lab.logs().contains(refused)))?;
+    lab.eventually("the node names the host that it refuses", || Ok(lab.logs().contains(refused)))?;
     // All of it is of another cluster: that shows only when they meet.
     let mut stranger = start_node(&lab, &folder, state.path())?;
-    lab.eventually("the coordinator says what is wrong", || {
+    lab.eventually("the coordinator names the fault", || {
         Ok(lab.logs().contains("it has another authority"))
     })?;
     stranger.signal(libc::SIGTERM)?;
@@ -439,7 +439,7 @@ fn a_certificate_that_nobody_believes_is_refused_with_the_remedy_and_others_go_o
 }
 
 #[test]
-fn a_certificate_that_expires_ends_no_link_and_makes_none() -> Result<()> {
+fn an_expired_certificate_keeps_existing_links_and_makes_no_new_one() -> Result<()> {
     /// Seconds in which a node is started, on a machine that is busy.
     const SOON: u64 = 20;
     let clock = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map(|since| since.as_secs());
@@ -480,10 +480,10 @@ fn a_certificate_that_expires_ends_no_link_and_makes_none() -> Result<()> {
 }
 
 #[test]
-fn an_offload_that_loses_what_it_handles_is_switched_off_and_everybody_is_told() -> Result<()> {
+fn an_offload_that_loses_frames_is_switched_off_and_reported() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
-    // As a device that swallows what it is to cut.
+    // As a device that drops frames it should segment.
     for line in [
         "add table inet lie",
         "add chain inet lie input { type filter hook input priority 0; }",

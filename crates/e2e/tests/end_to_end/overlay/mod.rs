@@ -1,4 +1,4 @@
-//! The overlay between the hosts of a lab: what goes through it does not notice what becomes of links and daemons.
+//! The overlay between the hosts of a lab: its traffic goes on while links and daemons change.
 
 mod faults;
 mod nat;
@@ -18,7 +18,7 @@ const LEASE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/lease.sh");
 const TAGGED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tagged.py");
 const READ: &str = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode())";
 
-/// How long the stream may stand still: TCP waits longer after each attempt of which nothing came.
+/// How long the stream may stand still: TCP waits longer after each failed attempt.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// The tunnels of all hosts that answer.
@@ -112,7 +112,7 @@ fn a_stream_goes_on_over_tls_while_udp_is_blocked() -> Result<()> {
         stream.goes_on().with_context(|| format!("after {place} was killed\n{}", lab.logs()))?;
         await_carrier(&lab, Carrier::Tls)?;
     }
-    // What is not sealed is as welcome there.
+    // Plain datagrams are as welcome there.
     net(&lab, &["layout", "star", "--plain"])?;
     lab.eventually("nothing is sealed", || {
         Ok(tunnels(&lab)?.iter().map(|tunnel| tunnel.plain).eq([true; 2]))
@@ -126,7 +126,7 @@ fn a_stream_goes_on_over_tls_while_udp_is_blocked() -> Result<()> {
 }
 
 #[test]
-fn a_link_is_down_where_nothing_gets_through() -> Result<()> {
+fn a_link_without_traffic_goes_down() -> Result<()> {
     let _shared = e2e::shared();
     let lab = joined(2)?;
     await_carrier(&lab, Carrier::Udp)?;
@@ -139,7 +139,7 @@ fn a_link_is_down_where_nothing_gets_through() -> Result<()> {
     await_carrier(&lab, Carrier::Udp)
 }
 
-/// What a command on a host writes.
+/// The output of a command on a host.
 fn exec(lab: &TestLab, host: &str, line: &str) -> Result<Vec<String>> {
     let line: Vec<_> = ["lab", "exec", host, "--"].into_iter().chain(line.split(' ')).collect();
     Ok(run(&mut lab.command(&line), LIMIT)?.success()?.lines)
@@ -167,19 +167,19 @@ fn tags_are_kept(lab: &TestLab, [from, to]: [&str; 2], length: &str, tags: &[&st
 }
 
 #[test]
-fn ipv6_and_vlan_tags_cross_sealed_links_in_frames_longer_than_these_carry() -> Result<()> {
+fn ipv6_and_vlan_tags_cross_sealed_links_in_frames_beyond_their_mtu() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(3)?;
     net(&lab, &["layout", "star"])?;
     for (host, address) in [("h2", "fd00:88::2/64"), ("h3", "fd00:88::3/64")] {
         net(&lab, &["attach", host, "tap1", "--mtu", "9000", "--address", address])?;
-        // Another that the overlay does not know: who has it is asked of all.
+        // Another address that the overlay does not know: all stations are asked for it.
         exec(&lab, host, &format!("ip address add {} dev tap1", address.replace("88", "99")))?;
-        lab.eventually("nobody else has its addresses", || {
+        lab.eventually("no other station has its addresses", || {
             Ok(exec(&lab, host, "ip -6 address show dev tap1 tentative")?.is_empty())
         })?;
     }
-    // Nobody on its way may cut what TCP sends, in frames as long as the devices'.
+    // No hop on its way may cut TCP's segments, in frames as long as the devices'.
     for address in ["fd00:88::3", "fd00:99::3"] {
         let mut stream = Stream::start(&lab, &["h2", "--"], &["h3", "--"], address)?;
         stream.goes_on().with_context(|| format!("to {address}\n{}", lab.logs()))?;
@@ -237,7 +237,7 @@ fn a_remote_host_is_on_the_lan_of_the_proxy() -> Result<()> {
 }
 
 #[test]
-fn of_two_proxies_on_one_lan_one_is_blocked_and_takes_over_from_the_other() -> Result<()> {
+fn one_of_two_proxies_on_a_lan_is_blocked_and_takes_over_from_the_other() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(3)?;
     let home = HomeLan::behind(&lab, "h2")?;
@@ -287,16 +287,16 @@ fn of_two_proxies_on_one_lan_one_is_blocked_and_takes_over_from_the_other() -> R
 }
 
 #[test]
-fn what_is_sent_and_how_well_it_arrives_is_seen() -> Result<()> {
+fn traffic_and_its_losses_are_shown() -> Result<()> {
     let _shared = e2e::shared();
     let lab = joined(2)?;
     let mut stream = Stream::start(&lab, &["h1", "--"], &["h2", "--"], "10.88.0.2")?;
     stream.goes_on()?;
-    // What the present slot holds is seen with the next one.
+    // The next report shows the content of the present slot.
     lab.eventually("the stream is in the matrix", || {
         let flows = net(&lab, &["matrix", "--window", "15", "--json"])?.join("\n");
         let matrix: serde_json::Value = serde_json::from_str(&flows)?;
-        // Until both hosts have told what they saw, acknowledgements may be all there is.
+        // Until both hosts have reported, acknowledgements may be the only traffic.
         let Some(most) = matrix["flows"].get(0).filter(|most| most["host"] == "h1") else { return Ok(false) };
         Ok(most["bytes"].as_u64() > Some(4 << 20) && most["frames"].as_u64() > Some(1000))
     })?;
@@ -343,7 +343,7 @@ fn a_host_that_comes_later_is_linked_to_the_center() -> Result<()> {
 }
 
 #[test]
-fn what_a_host_has_that_is_away_is_listed_and_it_is_said_that_it_does_not_answer() -> Result<()> {
+fn stations_of_an_absent_host_are_listed_and_the_host_is_reported_as_unanswered() -> Result<()> {
     let _shared = e2e::shared();
     let lab = joined(2)?;
     lab.lab.kill("h2".parse()?)?;

@@ -27,7 +27,7 @@ const OUTER_ADDRESS: &str = "10.77.0.102";
 /// The first and the last port of those to which the NAT maps.
 type Ports = (u16, u16);
 
-/// None of them is a node's own.
+/// None of these addresses is a node's own.
 const PORTS: [Ports; 2] = [(20_000, 29_999), (30_000, 39_999)];
 
 /// For how long the NAT remembers a flow: for half as long as is usual.
@@ -36,8 +36,8 @@ const MEMORY: Duration = Duration::from_secs(15);
 /// For how long no station says anything. After a minute nodes take a link for idle; then the NAT has time to forget it.
 const IDLE: Duration = Duration::from_secs(60 + 3 * MEMORY.as_secs());
 
-/// What stands between one host and the switch of the others, and gives what goes out its own address and ports. What comes for
-/// none of the flows from inside is dropped without a word.
+/// The NAT between one host and the switch of the others: it gives outgoing datagrams its own address and ports. It
+/// silently drops datagrams that belong to no flow from inside.
 struct Nat {
     router: Namespace,
 }
@@ -166,7 +166,7 @@ pub fn a_host_behind_it_is_reached() -> Result<()> {
 
     let mut server = echo(&lab, INNER, &["serve", INNER, PORT])?;
     server.wait_for(LIMIT, |line| (line == "listening").then_some(()))?;
-    // What others do meanwhile is nothing to it.
+    // The traffic of others meanwhile does not affect it.
     drop(shared);
     sleep(IDLE);
     let _shared = e2e::shared();
@@ -178,11 +178,11 @@ pub fn a_host_behind_it_is_reached() -> Result<()> {
         ensure!(answer.lines == [INNER], "{answer:?}");
     }
 
-    // What is not sealed has to come from an address that both know: there is none, and the connection carries it.
+    // Plain datagrams need an address that both know: there is none, and the connection carries them.
     net(&lab, &["link", "add", "h1", INNER, "--plain"])?;
     let mut stream = Stream::start(&lab, &["h1", "--"], &[INNER, "--"], "10.88.0.2")?;
     stream.goes_on().context("over a link that is not sealed")?;
-    lab.eventually("TLS carries what is not sealed", || {
+    lab.eventually("TLS carries plain datagrams", || {
         Ok(tunnel(&lab, "h1", INNER).is_ok_and(|tunnel| tunnel.carrier == Some(Carrier::Tls)))
     })?;
     stream.end()
