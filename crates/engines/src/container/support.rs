@@ -39,7 +39,8 @@ pub struct Support {
 }
 
 impl Support {
-    /// Finds them for the `program` of an instance's first process, and the folder of the drop-in libraries.
+    /// Finds the support files: the `program` of an instance's first process, the drop-in libraries in the folder `libraries`, the
+    /// file `hosts` and the directory `devices`.
     ///
     /// # Errors
     /// If this process is not linked as usual, or the folder cannot be read.
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_without_a_dynamic_linker_is_refused() {
+    fn a_linker_in_another_folder_than_the_c_library_is_refused() {
         let maps = "7f00-7f10 r-xp 00000000 fe:00 123 /lib/libc.so.6\n7f20-7f30 r-xp 00000000 fe:00 124 /lib64/ld-linux.so.2\n";
         assert_eq!(linked(maps), None);
     }
