@@ -39,8 +39,8 @@ pub struct Support {
 }
 
 impl Support {
-    /// Finds the support files: the `program` of an instance's first process, the drop-in libraries in the folder `libraries`, and the
-    /// files `hosts` and `devices`.
+    /// Finds the support files: the `program` of an instance's first process, the drop-in libraries in the folder `libraries`, the
+    /// file `hosts` and the directory `devices`.
     ///
     /// # Errors
     /// If this process is not linked as usual, or the folder cannot be read.
