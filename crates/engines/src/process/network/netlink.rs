@@ -23,6 +23,20 @@ const IFLA_BRPORT_STATE: u16 = 1;
 const BR_STATE_FORWARDING: u8 = 3;
 const TCA_KIND: u16 = 1;
 const TCA_OPTIONS: u16 = 2;
+const TC_H_ROOT: u32 = 0xffff_ffff;
+const TC_H_INGRESS: u32 = 0xffff_fff1;
+/// The handle of the ingress queue.
+const TC_H_INGRESS_QUEUE: u32 = 0xffff_0000;
+const TC_ACT_STOLEN: u32 = 4;
+const TC_U32_TERMINAL: u8 = 1;
+const TCA_ACT_KIND: u16 = 1;
+const TCA_ACT_OPTIONS: u16 = 2;
+const TCA_MIRRED_PARMS: u16 = 2;
+const TCA_EGRESS_REDIR: u32 = 1;
+const TCA_U32_SEL: u16 = 5;
+const TCA_U32_ACT: u16 = 7;
+/// The precedence of the only filter.
+const FIRST: u32 = 1;
 /// `struct tc_fifo_qopt`: the queue's limit of packets.
 const NO_ROOM: [u8; 4] = [0; 4];
 
@@ -73,6 +87,15 @@ pub fn configure(name: &str, mac: [u8; 6], mtu: u32) -> io::Result<()> {
     let mut link = Attributes(link_header(0, up, up).to_vec());
     link.text(IFLA_IFNAME, name);
     link.bytes(IFLA_ADDRESS, &mac);
+    link.number(IFLA_MTU, mtu);
+    request(libc::RTM_NEWLINK, 0, &link.0)
+}
+
+/// Sets the MTU (in bytes) of the link `name` of the calling thread's namespace, and brings it up.
+pub fn set_mtu_and_up(name: &str, mtu: u32) -> io::Result<()> {
+    let up = libc::IFF_UP as u32;
+    let mut link = Attributes(link_header(0, up, up).to_vec());
+    link.text(IFLA_IFNAME, name);
     link.number(IFLA_MTU, mtu);
     request(libc::RTM_NEWLINK, 0, &link.0)
 }
@@ -163,12 +186,46 @@ pub fn accept(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     }
 }
 
+/// Redirects every frame that comes in at the link with index `from` of the calling thread's namespace: it leaves through the link `to`.
+pub fn redirect(from: u32, to: u32) -> io::Result<()> {
+    let mut queue = Attributes(traffic_header(from, TC_H_INGRESS_QUEUE, TC_H_INGRESS, 0).to_vec());
+    queue.text(TCA_KIND, "ingress");
+    request(libc::RTM_NEWQDISC, (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16, &queue.0)?;
+
+    // `struct tc_mirred`: index, capabilities, action, two counters, what it does, and the other link.
+    let mut mirred = Attributes::default();
+    mirred.bytes(TCA_MIRRED_PARMS, &words([0, 0, TC_ACT_STOLEN, 0, 0, TCA_EGRESS_REDIR, to]));
+    let mut action = Attributes::default();
+    action.text(TCA_ACT_KIND, "mirred");
+    action.bytes(TCA_ACT_OPTIONS, &mirred.0);
+    let mut actions = Attributes::default();
+    actions.bytes(1, &action.0);
+    // `struct tc_u32_sel` with one `struct tc_u32_key` whose mask is empty: it matches every frame.
+    let mut selector = [0; 32];
+    (selector[0], selector[2]) = (TC_U32_TERMINAL, 1);
+    let mut options = Attributes::default();
+    options.bytes(TCA_U32_SEL, &selector);
+    options.bytes(TCA_U32_ACT, &actions.0);
+    let info = FIRST << 16 | u32::from((libc::ETH_P_ALL as u16).to_be());
+    let mut filter = Attributes(traffic_header(from, 0, TC_H_INGRESS_QUEUE, info).to_vec());
+    filter.text(TCA_KIND, "u32");
+    filter.bytes(TCA_OPTIONS, &options.0);
+    request(libc::RTM_NEWTFILTER, (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16, &filter.0)
+}
+
+fn words<const N: usize>(words: [u32; N]) -> Vec<u8> {
+    words.into_iter().flat_map(u32::to_ne_bytes).collect()
+}
+
 /// `struct tcmsg` of a link's root queue.
 fn root_queue(index: u32) -> [u8; 20] {
-    const TC_H_ROOT: u32 = u32::MAX;
+    traffic_header(index, 0, TC_H_ROOT, 0)
+}
+
+/// `struct tcmsg`.
+fn traffic_header(index: u32, handle: u32, parent: u32, info: u32) -> [u8; 20] {
     let mut header = [0; 20];
-    header[4..8].copy_from_slice(&index.to_ne_bytes());
-    header[12..16].copy_from_slice(&TC_H_ROOT.to_ne_bytes());
+    header[4..].copy_from_slice(&words([index, handle, parent, info]));
     header
 }
 
