@@ -21,14 +21,68 @@ pub const CHANNEL: &str = "ram";
 /// The downtime that a switchover may take for memory.
 const DOWNTIME_MS: u64 = 300;
 
-/// The rate, in bytes a second, at which the memory is kept up to date until the switchover: enough for it to stay so.
-const PARKED_RATE: u64 = 64 << 20;
+/// The first QEMU whose emulated processors report every page that they write while a migration runs. Earlier ones miss pages that a
+/// processor has written before and keeps in its TLB, if changed pages are collected while it runs.
+const COLLECTS_RUNNING: u64 = 9;
+
+/// The bytes of the only round that are left for the switchover, so that the guest runs until then.
+const LEFT: u64 = 8 << 20;
 
 /// No limit: the node limits the rate of channels.
 const ANY_RATE: u64 = 1 << 40;
 
 /// How long to wait for an event before the migration's state is asked for.
 const LOOK: Duration = Duration::from_millis(10);
+
+/// How a migration sends the memory of a running guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rounds {
+    /// In as many rounds as the downtime needs.
+    Many,
+    /// In one round. Changed pages are collected only when the guest is stopped.
+    One,
+}
+
+impl Rounds {
+    /// The rounds that this QEMU does without losing what the guest writes.
+    fn of(qmp: &Qmp) -> Self {
+        if qmp.major_version() < COLLECTS_RUNNING { Self::One } else { Self::Many }
+    }
+
+    /// Whether the rest can be left for the switchover.
+    fn is_near(self, now: &Progress) -> bool {
+        match self {
+            // Before the second round, nothing is known about changes.
+            Self::Many => now.rounds > 1 && now.remaining <= now.rate / 1000 * DOWNTIME_MS,
+            Self::One => now.remaining <= LEFT,
+        }
+    }
+
+    /// The rate, in bytes a second, from then until the switchover. Many rounds keep the memory up to date; one must not end.
+    fn parked_rate(self) -> u64 {
+        match self {
+            Self::Many => 64 << 20,
+            Self::One => 64 << 10,
+        }
+    }
+
+    /// The downtime before the switchover, in milliseconds: QEMU stops the guest when the rest can be sent within it. With none, it
+    /// stops the guest at the end of the round.
+    fn downtime_ms(self) -> u64 {
+        match self {
+            Self::Many => 1,
+            Self::One => 0,
+        }
+    }
+
+    /// The downtime at the switchover.
+    fn last_downtime_ms(self) -> u64 {
+        match self {
+            Self::Many => DOWNTIME_MS,
+            Self::One => 0,
+        }
+    }
+}
 
 /// A moment of a migration.
 #[derive(Clone, Debug, PartialEq)]
@@ -74,11 +128,6 @@ impl Progress {
             reason: answer["error-desc"].as_str().unwrap_or("the other host did not take it").to_owned(),
         }
     }
-
-    /// Whether the rest can be sent within the downtime. Before the second round, nothing is known about changes.
-    fn is_near(&self) -> bool {
-        self.rounds > 1 && self.remaining <= self.rate / 1000 * DOWNTIME_MS
-    }
 }
 
 fn status(word: &str) -> Status {
@@ -100,8 +149,7 @@ pub fn progress(qmp: &mut Qmp) -> Result<Progress> {
 /// Begins to send memory over `channel`, as fast as it takes it.
 pub fn send(qmp: &mut Qmp, channel: &OwnedFd) -> Result<()> {
     capabilities(qmp, &["events", "return-path", "pause-before-switchover"])?;
-    // With a downtime of a millisecond, only a guest that hardly writes is stopped before the switchover is asked for.
-    limits(qmp, ANY_RATE, 1)?;
+    limits(qmp, ANY_RATE, Rounds::of(qmp).downtime_ms())?;
     qmp.give(CHANNEL, channel.as_fd())?;
     qmp.execute("migrate", json!({ "uri": format!("fd:{CHANNEL}") })).map(drop)
 }
@@ -120,9 +168,10 @@ pub fn converge(qmp: &Mutex<Qmp>, goes_on: impl Fn() -> bool) -> Result<Progress
         let mut qmp = lock(qmp);
         let now = progress(&mut qmp)?;
         match now.status {
-            Status::Active if !now.is_near() && goes_on() => drop(qmp.next_event(LOOK)?),
+            Status::Active if !is_near(&qmp, &now) && goes_on() => drop(qmp.next_event(LOOK)?),
             Status::Active => {
-                limits(&mut qmp, PARKED_RATE, 1)?;
+                let rounds = Rounds::of(&qmp);
+                limits(&mut qmp, rounds.parked_rate(), rounds.downtime_ms())?;
                 return Ok(now);
             }
             _ => return Ok(now),
@@ -130,9 +179,14 @@ pub fn converge(qmp: &Mutex<Qmp>, goes_on: impl Fn() -> bool) -> Result<Progress
     }
 }
 
+/// Whether memory has begun to flow, and the rest can be left for the switchover.
+fn is_near(qmp: &Qmp, now: &Progress) -> bool {
+    now.rounds > 0 && Rounds::of(qmp).is_near(now)
+}
+
 /// Lets QEMU stop the guest as soon as the downtime allows it, and waits until it has.
 pub fn stop(qmp: &mut Qmp, goes_on: impl Fn() -> bool) -> Result<Progress> {
-    limits(qmp, ANY_RATE, DOWNTIME_MS)?;
+    limits(qmp, ANY_RATE, Rounds::of(qmp).last_downtime_ms())?;
     wait(qmp, |status| status == Status::Active, goes_on)
 }
 
@@ -211,8 +265,18 @@ mod tests {
                 "ram": { "remaining": remaining, "mbps": 800.0, "dirty-sync-count": rounds },
             }))
         };
-        assert!(now(2, 30_000_000).is_near() && !now(2, 30_000_001).is_near());
-        assert!(!now(1, 0).is_near(), "the first round says nothing about changes");
+        assert!(Rounds::Many.is_near(&now(2, 30_000_000)) && !Rounds::Many.is_near(&now(2, 30_000_001)));
+        assert!(!Rounds::Many.is_near(&now(1, 0)), "the first round says nothing about changes");
+    }
+
+    #[test]
+    fn a_single_round_does_not_end_before_the_switchover() {
+        let now = |remaining: u64| {
+            let ram = json!({ "remaining": remaining, "mbps": 800.0, "dirty-sync-count": 1 });
+            Progress::parse(&json!({ "status": "active", "ram": ram }))
+        };
+        assert!(Rounds::One.is_near(&now(LEFT)) && !Rounds::One.is_near(&now(LEFT + 1)));
+        assert!(Rounds::One.parked_rate() < LEFT / 60, "the rest lasts for a minute");
     }
 
     #[test]

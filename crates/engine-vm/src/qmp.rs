@@ -61,6 +61,7 @@ pub struct Qmp {
     line: Vec<u8>,
     events: VecDeque<Event>,
     last_id: u64,
+    major: u64,
 }
 
 impl Qmp {
@@ -79,13 +80,20 @@ impl Qmp {
     pub fn over(stream: UnixStream) -> Result<Self> {
         stream.set_write_timeout(Some(LIMIT))?;
         let stream = BufReader::new(stream);
-        let mut qmp = Self { stream, line: Vec::new(), events: VecDeque::new(), last_id: 0 };
+        let mut qmp = Self { stream, line: Vec::new(), events: VecDeque::new(), last_id: 0, major: 0 };
         let greeting = qmp.receive(Instant::now() + LIMIT)?.ok_or_else(timed_out)?;
         if greeting.get("QMP").is_none() {
             return Err(malformed().into());
         }
+        qmp.major = greeting["QMP"]["version"]["qemu"]["major"].as_u64().unwrap_or(0);
         qmp.execute("qmp_capabilities", json!({}))?;
         Ok(qmp)
+    }
+
+    /// The first number of QEMU's version; 0 if it does not say.
+    #[must_use]
+    pub fn major_version(&self) -> u64 {
+        self.major
     }
 
     /// The PID of QEMU in this process's PID namespace.

@@ -82,7 +82,7 @@ pub struct Arguments {
     #[command(flatten)]
     container: container::Options,
     #[command(flatten)]
-    machine: machine::Options,
+    machine: machine::MachineOptions,
     /// The command and its arguments
     #[arg(last = true, value_name = "CMD", help_heading = "Arguments")]
     command: Vec<String>,

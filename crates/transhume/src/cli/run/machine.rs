@@ -24,7 +24,7 @@ const MOST_CPUS: f64 = 64.0;
 #[command(
     next_help_heading = "Options of virtual machines (hosts need QEMU); `--memory` and `--cpus` hold for them too"
 )]
-pub struct Options {
+pub struct MachineOptions {
     /// Runs a virtual machine: its output is the serial console, and it ends when the guest powers off
     #[arg(long, group = "sized", conflicts_with_all = ["root", "bundle"])]
     vm: bool,
@@ -49,7 +49,7 @@ pub struct Options {
     cpu_model: Option<String>,
 }
 
-impl Options {
+impl MachineOptions {
     /// The virtual machine to run, if `--vm` was given. `memory` and `cpus` are the values of options that containers have too.
     pub fn vm(
         &self,
