@@ -7,6 +7,7 @@ use std::path::Path;
 
 use instance::{Boot, InstanceSpec, Network, VmSpec};
 
+use crate::disks;
 use crate::network::TAP;
 use crate::record::{Hardware, SOCKET, file_name};
 
@@ -38,6 +39,9 @@ pub fn arguments(spec: &InstanceSpec, vm: &VmSpec, hardware: &Hardware, begin: B
     line.option("-mon", "chardev=qmp,mode=control");
     line.option("-chardev", "stdio,id=console,signal=off").option("-serial", "chardev:console");
     network(&mut line, &spec.network);
+    for (option, value) in disks::options(vm, &hardware.disks) {
+        line.option(option, value);
+    }
     if let Some(boot) = &vm.boot {
         kernel(&mut line, boot, &spec.network);
     }
@@ -120,7 +124,8 @@ pub mod tests {
     fn line(begin: Begin) -> Vec<String> {
         let spec = spec();
         let Workload::Vm(vm) = &spec.workload else { unreachable!() };
-        let hardware = Hardware { machine: "pc-q35-7.2".into(), cpu_model: "qemu64".into() };
+        let hardware =
+            Hardware { machine: "pc-q35-7.2".into(), cpu_model: "qemu64".into(), disks: Vec::new() };
         arguments(&spec, vm, &hardware, begin)
     }
 

@@ -8,6 +8,7 @@ use std::process::Command;
 use engine_api::{Error, Result};
 use instance::{Blocker, VmSpec};
 
+use crate::disks;
 use crate::record::Hardware;
 
 /// The machine type of a machine whose specification names none. QEMU resolves it to its newest version.
@@ -54,7 +55,7 @@ impl Emulator {
         let machine = vm.machine.as_deref().unwrap_or(MACHINE);
         let machine = self.aliases.get(machine).map_or(machine, String::as_str).to_owned();
         let cpu_model = vm.cpu_model.as_deref().unwrap_or(CPU_MODEL).to_owned();
-        let hardware = Hardware { machine, cpu_model };
+        let hardware = Hardware { machine, cpu_model, disks: disks::formats(vm)? };
         match self.lacks(&hardware).into_iter().next() {
             Some(Blocker { what, remedy }) => Err(Error::unusable(what, remedy)),
             None => Ok(hardware),
@@ -63,7 +64,7 @@ impl Emulator {
 
     /// The parts of `hardware` that this QEMU does not have.
     pub fn lacks(&self, hardware: &Hardware) -> Vec<Blocker> {
-        let Hardware { machine, cpu_model } = hardware;
+        let Hardware { machine, cpu_model, .. } = hardware;
         let missing = |kind: &str, name: &str, list: &str| {
             let what = format!("{} has no {kind} `{name}`", self.version);
             Blocker::new(

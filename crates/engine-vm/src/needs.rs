@@ -7,6 +7,7 @@ use engine_api::{Error, Needs, Result};
 use instance::{Blocker, VmSpec};
 use serde::{Deserialize, Serialize};
 
+use crate::disks::{self, DiskNeed};
 use crate::emulator::Emulator;
 use crate::record::Hardware;
 
@@ -20,6 +21,8 @@ pub struct Details {
     pub hardware: Hardware,
     /// Files that must be the same, with their sizes.
     pub files: Vec<(PathBuf, u64)>,
+    /// Shared disks.
+    disks: Vec<DiskNeed>,
 }
 
 impl Details {
@@ -27,7 +30,7 @@ impl Details {
     pub fn of(vm: &VmSpec, hardware: &Hardware) -> Self {
         let size = |path: PathBuf| fs::metadata(&path).map_or(0, |found| found.len());
         let files = files(vm).map(|path| (path.clone(), size(path)));
-        Self { hardware: hardware.clone(), files: files.collect() }
+        Self { hardware: hardware.clone(), files: files.collect(), disks: disks::needs(vm) }
     }
 
     /// As the node carries them.
@@ -67,6 +70,7 @@ impl Details {
                 Ok(_) => {}
             }
         }
+        blockers.extend(disks::blockers(&self.disks));
         blockers
     }
 }
@@ -113,8 +117,9 @@ mod tests {
 
     #[test]
     fn needs_survive_the_way_to_the_other_host() {
-        let hardware = Hardware { machine: "pc-q35-7.2".into(), cpu_model: "qemu64".into() };
-        let details = Details { hardware, files: vec![("/boot/vmlinuz".into(), 7)] };
+        let hardware =
+            Hardware { machine: "pc-q35-7.2".into(), cpu_model: "qemu64".into(), disks: Vec::new() };
+        let details = Details { hardware, files: vec![("/boot/vmlinuz".into(), 7)], disks: Vec::new() };
         let needs = Needs { memory: 1, details: serde_json::to_vec(&details).unwrap() };
         assert_eq!(Details::decode(&needs).unwrap(), details);
         assert!(Details::decode(&Needs::default()).is_err());

@@ -11,6 +11,7 @@ use engines::shared::{TaskId, absent_is_fine};
 use instance::{InstanceName, InstanceSpec};
 use serde::{Deserialize, Serialize};
 
+use crate::disks::Format;
 use crate::error::Doing;
 
 /// A machine on this host.
@@ -35,6 +36,8 @@ pub struct Hardware {
     pub machine: String,
     /// The CPU model.
     pub cpu_model: String,
+    /// The formats of its disks, in order.
+    pub disks: Vec<Format>,
 }
 
 impl Record {
@@ -130,7 +133,8 @@ mod tests {
     use crate::command::tests::spec;
 
     fn record() -> Record {
-        let hardware = Hardware { machine: "pc-q35-7.2".into(), cpu_model: "qemu64".into() };
+        let hardware =
+            Hardware { machine: "pc-q35-7.2".into(), cpu_model: "qemu64".into(), disks: Vec::new() };
         let first = Some(TaskId { pid: 7, started: 9 });
         Record { version: Record::VERSION, spec: spec(), hardware, state: State::Running, first }
     }

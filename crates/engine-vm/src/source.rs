@@ -14,6 +14,7 @@ use engines::shared::absent_is_fine;
 use instance::{Blocker, ImageFile};
 
 use crate::console;
+use crate::disks;
 use crate::engine::VmEngine;
 use crate::error::{Doing, not_moved, not_taken};
 use crate::machine::{Machine, lock};
@@ -97,6 +98,7 @@ impl Source for Departure {
             blockers.push(blocker);
         }
         let vm = machine.vm()?;
+        blockers.extend(disks::local(vm));
         Ok(Report { blockers, needs: Details::of(vm, &machine.record.hardware).encode(vm) })
     }
 
