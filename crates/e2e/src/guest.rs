@@ -50,8 +50,7 @@ impl Guest {
     pub fn options(&self, append: &str) -> Vec<String> {
         let text = |path: &Path| path.display().to_string();
         let append = format!("--append=quiet rdinit=/counter {append}");
-        let options =
-            ["--vm", "--memory", "128M", "--kernel", &text(&self.kernel), "--initrd", &text(&self.initrd)];
+        let options = ["--vm", "--kernel", &text(&self.kernel), "--initrd", &text(&self.initrd)];
         options.into_iter().map(str::to_owned).chain([append]).collect()
     }
 }

@@ -26,7 +26,7 @@ struct Booted {
 impl Booted {
     fn begin(options: &[&str], append: &str) -> Result<Self> {
         let (lab, guest) = (TestLab::up(2)?, Guest::make()?);
-        let started = Self::run(&lab, &guest, options, append)?;
+        let started = Self::run(&lab, &guest, &[&["--memory", "128M"], options].concat(), append)?;
         ensure!(started.status.success(), "{}\n{}", started.errors, lab.logs());
         let address = lab.instance(NAME)?.address;
         let booted = Self { lab, address, _guest: guest };
