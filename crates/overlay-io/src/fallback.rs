@@ -5,6 +5,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use waiting::lock;
 
@@ -79,7 +80,7 @@ impl Inlet {
     pub fn take(&self, datagrams: &mut [u8], length: usize) {
         if let Some(forwarder) = &mut *lock(&self.all.0) {
             // A connection spoils nothing.
-            let _ = forwarder.take(Source::Connection(self.session), datagrams, length);
+            let _ = forwarder.take(Source::Connection(self.session), datagrams, length, Duration::ZERO);
         }
     }
 }

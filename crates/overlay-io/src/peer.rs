@@ -346,7 +346,8 @@ impl Peer {
         self.quality().reported(report, sealed)
     }
 
-    /// So many bytes have come from there together.
+    /// So many bytes have arrived from there together. `now` is when the kernel received them: a delayed thread finds a
+    /// whole train at once, which would make the path seem faster than it is.
     pub fn arrived(&self, bytes: usize, now: Duration) {
         lock(&self.rate).arrived(bytes, now);
     }

@@ -485,7 +485,8 @@ fn receive(mut forwarder: Forwarder, stop: &OwnedFd) {
         for _ in 0..TURN {
             let Ok(arrival) = shared.socket.receive(&mut buffer) else { break };
             let datagrams = &mut buffer[..arrival.bytes];
-            let is_spoilt = forwarder.take(Source::Udp(arrival.from), datagrams, arrival.length);
+            let is_spoilt =
+                forwarder.take(Source::Udp(arrival.from), datagrams, arrival.length, arrival.waited);
             gluing.look(&shared.socket, &arrival, is_spoilt);
         }
     }
