@@ -7,9 +7,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use waiting::lock;
-
 use crate::forwarder::Forwarder;
+use crate::lock::lock;
 
 /// How datagrams get to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

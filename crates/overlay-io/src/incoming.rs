@@ -12,11 +12,11 @@ use overlay::segment::merge::{MOST_PIECES, Merger, Segment};
 use overlay::segment::vnet::VnetHeader;
 use overlay::switch::{From, PortId, To};
 use overlay::tunnel::header::{HEADER, Header};
-use waiting::lock;
 
 use crate::counters::Counter;
 use crate::fallback::{Carrier, Source};
 use crate::forwarder::Forwarder;
+use crate::lock::lock;
 use crate::outgoing::Way;
 use crate::peer::Peer;
 use crate::plane::Shared;

@@ -26,8 +26,8 @@ use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfLoader, Pod};
 use overlay::switch::{PortId, Switch};
 use overlay::topology::NodeId;
-use waiting::lock;
 
+use crate::lock::lock;
 use crate::peers::Peers;
 use crate::tap::{self, Tap};
 use devices::Devices;

@@ -17,6 +17,7 @@ pub mod faults;
 mod forwarder;
 mod incoming;
 pub mod kernel;
+mod lock;
 mod meters;
 pub mod offloads;
 mod outgoing;

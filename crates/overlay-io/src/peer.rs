@@ -16,10 +16,10 @@ use overlay::topology::NodeId;
 use overlay::tunnel::header::{Header, Protection};
 use overlay::tunnel::keys::{Direction, Root, SECRET};
 use overlay::tunnel::lane::{Limits, Opening, ReceiveCounts, Refused, Sealing, overhead};
-use waiting::lock;
 
 use crate::counters::Counter;
 use crate::fallback::{Carrier, Fallback, Source};
+use crate::lock::lock;
 use crate::path_limit::path_limit;
 use crate::socket;
 

@@ -7,7 +7,7 @@ use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
@@ -243,7 +243,7 @@ fn interrupted(stage: &Mutex<Stage>) -> Option<String> {
 }
 
 fn lock(stage: &Mutex<Stage>) -> MutexGuard<'_, Stage> {
-    stage.lock().unwrap_or_else(PoisonError::into_inner)
+    stage.lock().expect("no thread panics while it holds the lock")
 }
 
 /// Ends the instance, as soon as its host can be reached. The connection that follows its output reports the end.
