@@ -163,7 +163,7 @@ mod tests {
     use overlay::tunnel::lane;
 
     use super::*;
-    use crate::fallback::Source;
+    use crate::carrier::Source;
     use crate::forwarder::Forwarder;
     use crate::peer::{Agreement, Path, Peer};
     use crate::plane::Shared;

@@ -13,8 +13,8 @@ use overlay::segment::vnet::VnetHeader;
 use overlay::switch::{From, PortId, To};
 use overlay::tunnel::header::{HEADER, Header};
 
+use crate::carrier::{Carrier, Source};
 use crate::counters::Counter;
-use crate::fallback::{Carrier, Source};
 use crate::forwarder::Forwarder;
 use crate::lock::lock;
 use crate::outgoing::Way;

@@ -17,8 +17,8 @@ use overlay::tunnel::header::{Header, Protection};
 use overlay::tunnel::keys::{Direction, Root, SECRET};
 use overlay::tunnel::lane::{Limits, Opening, ReceiveCounts, Refused, Sealing, overhead};
 
+use crate::carrier::{Carrier, Fallback, Source};
 use crate::counters::Counter;
-use crate::fallback::{Carrier, Fallback, Source};
 use crate::lock::lock;
 use crate::path_limit::path_limit;
 use crate::socket;

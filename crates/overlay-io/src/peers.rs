@@ -174,7 +174,7 @@ mod tests {
     use overlay::tunnel::lane::Limits;
 
     use super::*;
-    use crate::fallback::{Carrier, Source};
+    use crate::carrier::{Carrier, Source};
     use crate::peer::{Agreement, Path};
 
     const NODE: NodeId = NodeId(2);

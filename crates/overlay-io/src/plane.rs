@@ -32,8 +32,9 @@ use overlay::switch::{From, Parcel, PortId, PortKind, Switch};
 use overlay::topology::NodeId;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
+use crate::carrier::{Carrier, Source};
 use crate::counters::{Counter, Counters};
-use crate::fallback::{Carrier, Inlet, Inlets, Source};
+use crate::fallback::{Inlet, Inlets};
 use crate::faults::{self, Claims, Fault, Gluing, Place, SwitchedOff};
 use crate::forwarder::Forwarder;
 use crate::kernel::{HandedOver, Kernel, What, Word};
