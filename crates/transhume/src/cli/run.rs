@@ -17,10 +17,10 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use fabric::{FabricId, NetworkKind};
 
 use super::logs::Reading;
-use super::target::{Target, unexpected};
+use super::target::Target;
 use super::words;
 use super::{input, lasting};
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, unexpected};
 use crate::{WRONG_USAGE, interrupt, library, output};
 
 /// Starts an instance: a program that can move between hosts
