@@ -6,7 +6,7 @@ use std::net::SocketAddrV4;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fabric::seqpacket;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -36,6 +36,10 @@ pub fn serve(port: Port, listener: OwnedFd) -> io::Result<()> {
     let accepting = agent.clone();
     thread::Builder::new().name("accept".into()).spawn(move || accepting.accept_all(&listener))?;
     agent.listen()
+}
+
+fn since_1970() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 struct Agent {
@@ -176,7 +180,8 @@ impl Agent {
         if state.connections.len() >= MAX_CONNECTIONS {
             return Err(io::Error::other(format!("{MAX_CONNECTIONS} programs are connected already")));
         }
-        state.last += 1;
+        // The agent before this one began earlier, and accepted less than one in a nanosecond.
+        state.last = (state.last + 1).max(since_1970().as_nanos() as wire::Connection);
         let connection = state.last;
         self.port.send(&ToHost::Opened { connection })?;
         let agent = self.clone();

@@ -29,8 +29,8 @@ pub const MAX_FRAME: usize = 2 * MAX_MESSAGE;
 /// The number of a relay, drawn at random; 0 for none.
 pub type Generation = u64;
 
-/// The number of a program's connection, which the agent gives once.
-pub type Connection = u32;
+/// The number of a program's connection. No agent of the machine gives it twice.
+pub type Connection = u64;
 
 /// From the agent to the relay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
