@@ -1,7 +1,7 @@
 //! Feeds events to the state machine of moves, and performs its outputs one after the other.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use fabric::{Epoch, Vid};
@@ -18,6 +18,7 @@ use tokio::time::timeout;
 
 use crate::cancel::Cancel;
 use crate::directory::Place;
+use crate::lock::lock;
 use crate::node::Node;
 
 /// How long the coordinator may take to answer with the location of an instance.
@@ -68,7 +69,7 @@ impl Agent {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner)
     }
 
     /// The instances that this node has or is moving.

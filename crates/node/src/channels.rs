@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use engine_api::Channels;
@@ -30,6 +30,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::cancel::Cancel;
 use crate::images::{Meter, Pacing};
+use crate::lock::lock;
 
 /// How long the other host may take to accept a channel.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
@@ -96,7 +97,7 @@ impl ChannelSet {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn reserve(&self, name: &str) -> io::Result<()> {
@@ -154,7 +155,7 @@ impl Channels for ChannelSet {
             if let Some(end) = state.arrived.remove(name) {
                 return Ok(end);
             }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.changed.wait(state).expect("no thread panics while it holds the lock");
         }
     }
 }

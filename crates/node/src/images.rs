@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use fabric::Vid;
@@ -33,6 +33,7 @@ pub use self::meter::{Meter, Reading};
 pub use self::pacing::Pacing;
 pub use self::receiver::receive;
 use crate::channels::ChannelSet;
+use crate::lock::lock;
 use crate::node::Node;
 
 /// The length limit of one frame of a file, in bytes.
@@ -116,11 +117,11 @@ impl Receptions {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<MoveId, Expected>> {
-        self.expected.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.expected)
     }
 
     fn couriers(&self) -> MutexGuard<'_, HashMap<Vid, (MoveId, Arc<Courier>)>> {
-        self.couriers.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.couriers)
     }
 }
 

@@ -39,6 +39,7 @@ mod left_behind;
 mod linking;
 mod links;
 mod listener;
+mod lock;
 #[cfg(test)]
 mod many_peers;
 mod metrics;

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpStream as StdStream};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use broker::{Passing, Peers, RemoteLink};
@@ -27,6 +27,7 @@ use tokio::time::{sleep, timeout};
 use crate::agent::Unanswered;
 use crate::directory::{Directory, Place};
 use crate::linking::{self, Nonce, Surroundings};
+use crate::lock::lock;
 use crate::node::Node;
 use crate::peers::Unreachable;
 
@@ -48,7 +49,7 @@ impl DataPort {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Nonce, (LinkRequest, Instant)>> {
-        self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.awaited)
     }
 
     /// Awaits a connection that sends `nonce`; `false` if too many are awaited.

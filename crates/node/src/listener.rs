@@ -1,7 +1,7 @@
 //! Connections from other nodes.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use moves::HostName;
@@ -13,6 +13,7 @@ use rpc::{Stream, call, frame};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 
+use crate::lock::lock;
 use crate::node::Node;
 
 /// How long a node may take to send the purpose of its connection.
@@ -47,7 +48,7 @@ impl Node {
         let (stream, name) = match self.endpoint.accept(tcp).await {
             Ok(known) => known,
             Err(error) => {
-                if complaints.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now()) {
+                if lock(&complaints).take(Instant::now()) {
                     tracing::warn!("closing the connection from {address}: {error}");
                 }
                 return;

@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use broker::{Broker, Observer};
@@ -28,6 +28,7 @@ use crate::fetching::Fetching;
 use crate::images::Receptions;
 use crate::instances::{Departing, Live};
 use crate::links::{DataPort, NodePeers};
+use crate::lock::lock;
 use crate::metrics;
 use crate::names::Names;
 use crate::network::{Network, Orders};
@@ -165,19 +166,19 @@ pub fn make(
 
 impl Node {
     pub fn starts(&self) -> MutexGuard<'_, HashMap<Vid, oneshot::Sender<Start>>> {
-        self.starts.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.starts)
     }
 
     pub fn lives(&self) -> MutexGuard<'_, HashMap<Vid, Live>> {
-        self.lives.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.lives)
     }
 
     pub fn fetching(&self) -> MutexGuard<'_, HashMap<Vid, Fetching>> {
-        self.fetching.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.fetching)
     }
 
     pub fn ended(&self) -> MutexGuard<'_, Ended> {
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.ended)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Connections to other nodes, kept open.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fabric::Vid;
@@ -12,6 +12,7 @@ use rpc::{Caller, frame};
 use tokio::sync::Semaphore;
 
 use crate::linking;
+use crate::lock::lock;
 use crate::node::Node;
 
 /// The pause before an unreachable node is tried again.
@@ -43,7 +44,7 @@ pub struct Unreachable;
 
 impl Pool {
     fn slot(&self, host: &HostName) -> Arc<tokio::sync::Mutex<Slot>> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner).entry(host.clone()).or_default().clone()
+        lock(&self.slots).entry(host.clone()).or_default().clone()
     }
 }
 

@@ -4,13 +4,14 @@
 //! the engine may have prepared something for it, or may still send data.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use engine_api::{Destination, Result, Source};
 use fabric::Vid;
 use tokio::task::spawn_blocking;
 
 use crate::channels::ChannelSet;
+use crate::lock::lock;
 use crate::node::Node;
 
 /// The open sides, and their channels.
@@ -30,7 +31,7 @@ type Both = (Option<Arc<dyn Source>>, Option<Arc<dyn Destination>>);
 
 impl Sides {
     fn lock(&self) -> MutexGuard<'_, Open> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// The source side of `vid`, which `open` opens if it is not open.

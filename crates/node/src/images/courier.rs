@@ -5,7 +5,7 @@ use std::io;
 use std::mem;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use blake3::Hasher;
 use engine_api::{MemorySink, PAGE};
@@ -24,6 +24,7 @@ use super::meter::Meter;
 use super::pacing::Pacing;
 use super::{LAYOUT, PART, in_time, part_of};
 use crate::cancel::Cancel;
+use crate::lock::lock;
 
 /// The number of parts that may wait to be sent.
 const QUEUE: usize = 8;
@@ -154,7 +155,7 @@ impl Courier {
         let Self { parts, mut sending, answer, told, .. } = self;
         drop(parts);
         let mut answer = answer.into_inner().ok_or_else(closed)?;
-        let Told { layout, left, .. } = told.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let Told { layout, left, .. } = told.into_inner().expect("no thread panics while it holds the lock");
         let rest = async {
             let mut sent = sending.end().await?;
             sent.runs(layout, |region, runs| ImageMessage::Layout { region, runs }).await?;
@@ -186,7 +187,7 @@ impl Courier {
     }
 
     fn told(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.told)
     }
 }
 

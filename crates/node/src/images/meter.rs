@@ -1,10 +1,12 @@
 //! The counters of a courier, from which progress is reported.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+use crate::lock::lock;
 
 /// Counters that only rise, except the bytes expected of a round.
 #[derive(Default)]
@@ -76,7 +78,7 @@ impl Meter {
     }
 
     fn waited(&self) -> MutexGuard<'_, Waited> {
-        self.waited.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.waited)
     }
 
     /// The current values.

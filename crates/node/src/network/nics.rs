@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::devices;
+use crate::lock::lock;
 
 /// The limit of instances of a host on the overlay.
 const MOST: u16 = 1024;
@@ -110,7 +111,7 @@ impl fmt::Debug for Nics {
 
 impl Nics {
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner)
     }
 
     /// This host joins the overlay as `me`: plugs all devices into `plane`. They do not keep the plane alive.
