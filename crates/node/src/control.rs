@@ -13,8 +13,9 @@ use rpc::{COORDINATOR, Outbox, channel};
 use tokio::time::sleep;
 
 use crate::directory::Place;
+use crate::error::NodeError;
 use crate::node::Node;
-use crate::{NodeError, Progress};
+use crate::progress::Progress;
 
 /// The pause before the first attempt to reconnect to the coordinator, and the longest pause between two attempts.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
@@ -40,7 +41,7 @@ pub async fn stay_connected(node: Arc<Node>, join: SocketAddr, address: SocketAd
                 back_off = (back_off * 2).min(BACK_OFF.1);
             }
         }
-        node.set_coordinator(None);
+        node.agent.set_coordinator(None);
         sleep(back_off).await;
     }
 }
@@ -74,7 +75,7 @@ async fn converse(node: &Arc<Node>, join: SocketAddr, address: SocketAddr) -> io
                 if !welcome {
                     welcome = true;
                     tracing::info!("connected to the coordinator at {join}");
-                    node.set_coordinator(Some(outbox.clone()));
+                    node.agent.set_coordinator(Some(outbox.clone()));
                     (node.progress)(Progress::Connected);
                     node.ask_for_own_device();
                     refresh_directory(node);
@@ -93,7 +94,7 @@ async fn converse(node: &Arc<Node>, join: SocketAddr, address: SocketAddr) -> io
 /// The coordinator keeps the directory only in memory, from the nodes' reports.
 fn refresh_directory(node: &Node) {
     for (instance, roster) in node.broker.rosters() {
-        node.tell_coordinator(&FromNode::Processes { vid: instance.vid, indexes: roster.indexes() });
+        node.uplink.send(&FromNode::Processes { vid: instance.vid, indexes: roster.indexes() });
     }
     node.broker.ask_again();
 }
@@ -113,8 +114,8 @@ fn handle(node: &Arc<Node>, message: FromCoordinator, outbox: &Outbox<FromNode>)
             }
         }
         FromCoordinator::Moves(message) => match refusal(node, &message) {
-            Some(refusal) => node.tell_coordinator(&FromNode::Moves(refusal)),
-            None => node.input(Input::Message(message)),
+            Some(refusal) => node.uplink.send(&FromNode::Moves(refusal)),
+            None => node.agent.input(Input::Message(message)),
         },
         FromCoordinator::Moved(moved) => {
             for Moved { vid, host, epoch } in moved {

@@ -110,7 +110,7 @@ impl Node {
                 Far::Fetching(_, Some(trouble)) => return Err(Reason(trouble)),
                 Far::Fetching(Fetched { demanded, pushed, left }, None) => {
                     let bytes = demanded + pushed;
-                    self.input(Input::Progress { vid, bytes, total: bytes + left });
+                    self.agent.input(Input::Progress { vid, bytes, total: bytes + left });
                 }
                 Far::Whole(fetched) => return self.is_whole(vid, id, fetched).await,
                 Far::Lost => return self.is_bereft(vid, &source).await,
@@ -130,7 +130,7 @@ impl Node {
         self.stop_fetching(vid);
         self.close_sides(vid).await;
         let Fetched { demanded, pushed, .. } = fetched;
-        self.measured(id, Measurement::Fetched { demanded, pushed });
+        self.uplink.measured(id, Measurement::Fetched { demanded, pushed });
         Ok(Outcome::Done)
     }
 

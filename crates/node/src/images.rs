@@ -178,7 +178,7 @@ impl Node {
     ) -> Result<u64, String> {
         let of_memory = courier.given();
         let total = of_memory + images.iter().map(|image| image.size).sum::<u64>();
-        let progress = |bytes| self.input(Input::Progress { vid, bytes: of_memory + bytes, total });
+        let progress = |bytes| self.agent.input(Input::Progress { vid, bytes: of_memory + bytes, total });
         let answer = courier.finish(directory, carried, images, progress).await;
         self.taken(destination, answer).map(|()| total)
     }

@@ -204,7 +204,7 @@ impl Node {
         if self.said_code(vid, &live).is_none() {
             self.tell_of_shortage(vid);
         }
-        self.input(Input::Exited { vid, exit });
+        self.agent.input(Input::Exited { vid, exit });
     }
 
     /// Tells the coordinator if the kernel has killed processes of the instance on this host for lack of memory: before it learns
@@ -213,7 +213,7 @@ impl Node {
         let Some(live) = self.live(vid) else { return };
         let Shortage { kills, limit } = self.shortage(&live);
         if kills > 0 {
-            self.tell_coordinator(&FromNode::OutOfMemory { vid, processes: kills, limit });
+            self.uplink.send(&FromNode::OutOfMemory { vid, processes: kills, limit });
         }
     }
 
@@ -285,7 +285,7 @@ impl Node {
 
     async fn start(self: &Arc<Self>, vid: Vid, bytes: &[u8], followed: bool) -> Result<Answer, String> {
         let blueprint = self.acceptable(bytes).inspect_err(|_| self.never_starts(vid))?;
-        self.enter_instance(vid).map_err(|error| error.to_string())?;
+        self.agent.enter_instance(vid).map_err(|error| error.to_string())?;
         self.departing.wait_for(&blueprint.spec.name).await;
         let live = Live::new(&blueprint, State::Prepared, None);
         self.lives().insert(vid, live.clone());
@@ -294,7 +294,7 @@ impl Node {
         let answer = match self.start_entered(vid, &live, blueprint, bytes, followed).await {
             Ok(()) => Ok(self.hear_start(word).await),
             Err(reason) => {
-                self.input(Input::Exited { vid, exit: Exit::NotStarted });
+                self.agent.input(Input::Exited { vid, exit: Exit::NotStarted });
                 Err(reason)
             }
         };
@@ -313,7 +313,7 @@ impl Node {
     /// answer.
     fn never_starts(&self, vid: Vid) {
         let (epoch, exit) = (Epoch::default(), Exit::NotStarted);
-        self.tell_coordinator(&FromNode::Moves(ToCoordinator::Exited { vid, epoch, exit }));
+        self.uplink.send(&FromNode::Moves(ToCoordinator::Exited { vid, epoch, exit }));
     }
 
     /// The report of the instance's first process about the start of the command. Without a report in time, the command counts as

@@ -90,12 +90,12 @@ impl Peers for NodePeers {
 
     fn ask_directory(&self, asker: Member, number: u64, request: Request) {
         if let Some(node) = self.0.upgrade() {
-            node.tell_coordinator(&FromNode::Directory { process: asker.process, number, request });
+            node.uplink.send(&FromNode::Directory { process: asker.process, number, request });
         }
     }
 
     fn sessions_say(&self, instance: InstanceId, word: Word) -> Passing {
-        let coordinator = self.0.upgrade().and_then(|node| node.coordinator());
+        let coordinator = self.0.upgrade().and_then(|node| node.uplink.connection());
         Box::pin(async move {
             if let Some(coordinator) = coordinator {
                 // After a reconnect, the first process repeats the message.
@@ -117,7 +117,7 @@ impl Surroundings for Arc<Node> {
     }
 
     async fn ask_where(&self, vid: Vid) -> Result<Option<Place>, Unanswered> {
-        Node::ask_where(self, vid).await
+        self.agent.ask_where(vid).await
     }
 
     async fn ask_node(&self, host: &HostName, question: LinkQuestion) -> Result<LinkAnswer, Unreachable> {

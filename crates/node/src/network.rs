@@ -41,7 +41,6 @@ use rpc::wire::{Answer, reason};
 use tokio::sync::{Mutex, MutexGuard, Notify, mpsc};
 use tokio::time::timeout;
 
-use crate::Device;
 use crate::node::Node;
 use devices::Devices;
 use fallback::Traffic;
@@ -51,6 +50,7 @@ use tunnels::{Neighbour, Tunnels};
 
 pub use nics::Nics;
 pub use orders::Orders;
+pub use own::Device;
 
 /// After a change, how long hosts may still send by the former topology: unneeded tunnels stay that long.
 const GRACE: Duration = Duration::from_secs(5);
@@ -240,7 +240,7 @@ impl Node {
         if timeout(PATIENCE, standing).await.is_err() {
             tracing::warn!("not all tunnels of topology {version} are up");
         }
-        self.tell_coordinator(&rpc::wire::FromNode::Net(FromNode::Installed { version }));
+        self.uplink.send(&rpc::wire::FromNode::Net(FromNode::Installed { version }));
     }
 
     /// Joins the overlay as `me`.
@@ -290,7 +290,7 @@ impl Node {
         let Some(joined) = &*joined else { return };
         let off = state::switched_off(joined, &off);
         tracing::warn!("an offload misbehaves, and is now disabled: {}", off.in_words());
-        self.tell_coordinator(&rpc::wire::FromNode::Net(FromNode::SwitchedOff(off)));
+        self.uplink.send(&rpc::wire::FromNode::Net(FromNode::SwitchedOff(off)));
     }
 
     async fn use_version(self: &Arc<Self>, version: Version) -> io::Result<()> {

@@ -10,7 +10,7 @@ use fabric::{InstanceId, Vid, device_file};
 use instance::Roster;
 use moves::HostName;
 use moves::journal::Exit;
-use moves::node::{Input, Output};
+use moves::node::Input;
 use rpc::Endpoint;
 use rpc::pki::Identity;
 use rpc::wire::FromNode;
@@ -19,11 +19,13 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
-use crate::agent::Agent;
+use crate::agent::{Agent, Order, Performer};
 use crate::control;
+use crate::dialer::Dialer;
 use crate::directory::Directory;
 use crate::ended::Ended;
 use crate::engines::Engines;
+use crate::error::NodeError;
 use crate::fetching::Fetching;
 use crate::images::Receptions;
 use crate::instances::{Departing, Live};
@@ -32,10 +34,12 @@ use crate::lock::lock;
 use crate::metrics;
 use crate::names::Names;
 use crate::network::{Network, Orders};
+use crate::options::{HOSTS, NodeOptions};
 use crate::peers::Pool;
+use crate::progress::ProgressSink;
 use crate::sides::Sides;
 use crate::state::StateFiles;
-use crate::{HOSTS, NodeError, NodeOptions, Progress};
+use crate::uplink::Uplink;
 
 /// Everything that the tasks of a node share.
 pub struct Node {
@@ -46,8 +50,10 @@ pub struct Node {
     pub sides: Arc<Sides>,
     pub broker: Broker,
     pub files: StateFiles,
-    pub agent: Agent,
-    pub directory: Directory,
+    pub agent: Arc<Agent>,
+    pub uplink: Arc<Uplink>,
+    pub dialer: Dialer,
+    pub directory: Arc<Directory>,
     pub names: Names,
     pub pool: Pool,
     pub receptions: Receptions,
@@ -66,7 +72,7 @@ pub struct Node {
     /// See [`NodeOptions::move_bandwidth`].
     pub move_bandwidth: Option<u64>,
     /// Receives the progress that a user wants to see.
-    pub progress: Box<dyn Fn(Progress) + Send + Sync>,
+    pub progress: ProgressSink,
 }
 
 /// Whether a command runs.
@@ -108,10 +114,10 @@ async fn begin(options: NodeOptions) -> Result<Begun, NodeError> {
     };
     let join = options.join;
     let address = local_address(&listener)?;
-    let (node, orders, outputs) = make(options, address, local_address(&data)?.port())?;
+    let (node, orders) = make(options, address, local_address(&data)?.port())?;
     node.recover().await?;
-    node.begin(outputs);
-    tokio::spawn(node.clone().tick());
+    node.agent.begin(Arc::downgrade(&node) as Weak<dyn Performer>);
+    tokio::spawn(node.agent.clone().tick());
     tokio::spawn(node.clone().follow_orders(orders));
     tokio::spawn(node.clone().accept(listener));
     tokio::spawn(node.clone().accept_data(data));
@@ -126,7 +132,7 @@ pub fn make(
     options: NodeOptions,
     address: SocketAddr,
     data_port: u16,
-) -> Result<(Arc<Node>, Orders, Vec<Output>), NodeError> {
+) -> Result<(Arc<Node>, Orders), NodeError> {
     let host = HostName::new(&options.name)?;
     let endpoint = Endpoint::new(Identity::load(&options.pki, &options.name)?)?;
     let in_state = |source| io_error(&options.state.display().to_string(), source);
@@ -137,7 +143,9 @@ pub fn make(
     let store = NodeStore::open(&options.state.join("node.redb"))?;
     // Even before the coordinator can be reached.
     endpoint.gate().set(store.removed()?.unwrap_or_default());
-    let (agent, outputs) = Agent::new(host.clone(), store)?;
+    let (uplink, directory) = (Arc::<Uplink>::default(), Arc::<Directory>::default());
+    let agent = Arc::new(Agent::new(host.clone(), store, uplink.clone(), directory.clone())?);
+    let dialer = Dialer::new(endpoint.clone(), directory.clone());
     let node = Arc::new_cyclic(|node| Node {
         host,
         endpoint,
@@ -146,7 +154,9 @@ pub fn make(
         broker: Broker::new(NodePeers(node.clone()), NodeObserver(node.clone())),
         files,
         agent,
-        directory: Directory::default(),
+        directory,
+        uplink,
+        dialer,
         names,
         pool: Pool::default(),
         receptions: Receptions::default(),
@@ -159,9 +169,9 @@ pub fn make(
         starts: Mutex::default(),
         start_patience: options.start_patience,
         move_bandwidth: options.move_bandwidth,
-        progress: options.progress,
+        progress: Arc::from(options.progress),
     });
-    Ok((node, orders, outputs))
+    Ok((node, orders))
 }
 
 impl Node {
@@ -182,13 +192,41 @@ impl Node {
     }
 }
 
+impl Performer for Node {
+    fn operate(self: Arc<Self>, order: Order) {
+        let Order { vid, operation, leaving, cancel } = order;
+        tokio::spawn(async move {
+            tracing::debug!("{vid}: {operation:?} begins");
+            let outcome = self.perform_operation(vid, operation, leaving, &cancel).await;
+            tracing::debug!("{vid}: {outcome:?}");
+            self.agent.input(Input::Ended { vid, outcome });
+        });
+    }
+
+    fn stays(self: Arc<Self>, vid: Vid) {
+        // At once: later events may belong to the next move.
+        self.drop_courier(vid);
+        tokio::spawn(self.close_sides(vid));
+    }
+
+    fn farewell(self: Arc<Self>, vid: Vid) {
+        self.drop_courier(vid);
+        let Some(live) = self.live(vid) else { return };
+        self.departing.begin(live.name.clone());
+        tokio::spawn(async move {
+            Node::farewell(&self, vid, &live).await;
+            self.departing.end(&live.name);
+        });
+    }
+}
+
 /// Writes the broker's reports to files, and tells the agent how commands ended.
 struct NodeObserver(Weak<Node>);
 
 impl Observer for NodeObserver {
     fn roster_changed(&self, instance: InstanceId, roster: &Roster) {
         let Some(node) = self.0.upgrade() else { return };
-        node.tell_coordinator(&FromNode::Processes { vid: instance.vid, indexes: roster.indexes() });
+        node.uplink.send(&FromNode::Processes { vid: instance.vid, indexes: roster.indexes() });
         if let Err(error) = node.files.write_roster(instance.vid, roster) {
             tracing::warn!("instance {instance}: recording its processes failed: {error}");
         }
@@ -200,13 +238,13 @@ impl Observer for NodeObserver {
             tracing::warn!("instance {instance}: recording its exit code failed: {error}");
         }
         node.tell_of_shortage(instance.vid);
-        node.input(Input::Exited { vid: instance.vid, exit: Exit::Code(code) });
+        node.agent.input(Input::Exited { vid: instance.vid, exit: Exit::Code(code) });
     }
 
     fn started(&self, instance: InstanceId, start: Start) {
         let Some(node) = self.0.upgrade() else { return };
         if start.is_err() {
-            node.input(Input::Exited { vid: instance.vid, exit: Exit::NotStarted });
+            node.agent.input(Input::Exited { vid: instance.vid, exit: Exit::NotStarted });
         }
         if let Some(waiter) = node.starts().remove(&instance.vid) {
             // A waiter whose time is over counts the command as started, and learns of its end.

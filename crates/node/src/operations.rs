@@ -104,7 +104,7 @@ impl Node {
     fn telling(self: &Arc<Self>, vid: Vid, cancel: &Arc<Cancel>) -> impl Fn(u64, u64) -> bool + Send + use<> {
         let (node, cancelled) = (self.clone(), cancel.clone());
         move |bytes, total| {
-            node.input(Input::Progress { vid, bytes, total });
+            node.agent.input(Input::Progress { vid, bytes, total });
             !cancelled.is_cancelled()
         }
     }

@@ -51,7 +51,7 @@ impl Node {
             }
         }
         let bytes = courier.given();
-        self.measured(id, Measurement::Precopied { bytes });
+        self.uplink.measured(id, Measurement::Precopied { bytes });
         Ok(Outcome::Copied { bytes })
     }
 
@@ -131,9 +131,9 @@ impl Node {
                 done = &mut work => return done,
                 _ = again.tick() => {
                     let now = courier.meter().read();
-                    self.measured(id, looks.measurement(now));
+                    self.uplink.measured(id, looks.measurement(now));
                     // This reports that it continues. The total is not known yet.
-                    self.input(Input::Progress { vid, bytes: now.sent, total: now.sent });
+                    self.agent.input(Input::Progress { vid, bytes: now.sent, total: now.sent });
                 }
             }
         }

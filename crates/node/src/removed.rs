@@ -16,7 +16,7 @@ impl Node {
         if gate.removed() != removed {
             gate.set(removed.clone());
             self.directory.forget_hosts(|host| removed.is_nobodys(host.as_str()));
-            self.note_removed(&removed);
+            self.agent.note_removed(&removed);
         }
         let node = self.clone();
         tokio::spawn(async move {

@@ -142,7 +142,7 @@ impl Node {
                 self.network.own.fail(&error.to_string());
                 let remedy = "the node tries again; see its log for details";
                 let failed = FromNode::NotInstalled { version, reason: reason(&error.to_string(), remedy) };
-                return self.tell_coordinator(&wire::FromNode::Net(failed));
+                return self.uplink.send(&wire::FromNode::Net(failed));
             }
         }
         for order in orders.drain(..) {

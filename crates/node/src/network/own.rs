@@ -8,7 +8,20 @@ use tokio::sync::watch;
 
 use super::devices::Present;
 use crate::node::Node;
-use crate::{Device, Progress};
+use crate::progress::Progress;
+
+/// A station's network device that a node has for as long as it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Its name.
+    pub name: String,
+    /// Its address with its prefix.
+    pub address: Option<String>,
+    /// Its MTU, in bytes.
+    pub mtu: u32,
+    /// Its former name, if it was renamed.
+    pub former: Option<String>,
+}
 
 /// The node's own device.
 pub struct OwnDevice {
@@ -49,7 +62,7 @@ impl Node {
         }
         if let Some(Device { name, address, mtu, former }) = self.network.own.wanted.clone() {
             let own = FromNode::Own { device: name, address, mtu, former };
-            self.tell_coordinator(&wire::FromNode::Net(own));
+            self.uplink.send(&wire::FromNode::Net(own));
         }
     }
 

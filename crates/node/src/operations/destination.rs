@@ -197,7 +197,7 @@ impl Node {
         self.set_state(vid, State::Held);
         // A copy that could not be released and is still held was restored before.
         if !phases.0.is_empty() {
-            self.measured(id, Measurement::Restored { restore_us: micros(began.elapsed()) });
+            self.uplink.measured(id, Measurement::Restored { restore_us: micros(began.elapsed()) });
         }
         self.add_to_broker(vid, &live).await?;
         Ok(Outcome::Done)
@@ -237,7 +237,7 @@ impl Node {
         let resumed = timeout(RESUME_LIMIT, self.broker.resumed(live.id(vid))).await;
         if let Ok(Ok(report)) = resumed {
             let (slowest_us, round_us) = (report.slowest_us, micros(report.elapsed));
-            self.measured(id, Measurement::Resumed { release_us, slowest_us, round_us });
+            self.uplink.measured(id, Measurement::Resumed { release_us, slowest_us, round_us });
         }
         let postcopy = self.destination(vid, &live, |destination| destination.postcopy()).await;
         if postcopy.is_ok_and(|postcopy| postcopy.is_some()) {

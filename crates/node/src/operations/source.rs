@@ -71,7 +71,7 @@ impl Node {
         self.await_whole(live.id(vid), cancel).await?;
         self.await_ready(vid, &live, cancel).await.map_err(|error| self.in_words(&error))?;
         if let Some((id, _)) = leaving {
-            self.measured(id, Measurement::Turn { waited_us: micros(asked.elapsed()) });
+            self.uplink.measured(id, Measurement::Turn { waited_us: micros(asked.elapsed()) });
         }
         // Processes that have suspended by then attach again when the broker listens again.
         let suspending = self.broker.suspend(live.id(vid), SUSPEND_LIMIT);
@@ -96,7 +96,7 @@ impl Node {
                 queue_pairs: suspension.queue_pairs,
                 memory_regions: suspension.memory_regions,
             };
-            self.measured(id, measurement);
+            self.uplink.measured(id, measurement);
         }
         Ok(Outcome::Suspended(suspension))
     }
@@ -142,13 +142,13 @@ impl Node {
             }
         };
         self.set_state(vid, State::Stopped);
-        self.measured(id, Measurement::Dumped { dump_us: micros(began.elapsed()) });
+        self.uplink.measured(id, Measurement::Dumped { dump_us: micros(began.elapsed()) });
         let dumped = Instant::now();
         let carried = self.broker.carried(live.id(vid)).unwrap_or_default();
         let courier = Arc::into_inner(courier).ok_or("its memory is still being sent")?;
         let sending = self.send_rest(vid, &destination, courier, &directory, (carried, images));
         let bytes = cancel.unless(sending).await.ok_or("cancelled")??;
-        self.measured(id, Measurement::Sent { transfer_us: micros(dumped.elapsed()), bytes });
+        self.uplink.measured(id, Measurement::Sent { transfer_us: micros(dumped.elapsed()), bytes });
         Ok(Outcome::Sent { bytes })
     }
 
@@ -167,7 +167,7 @@ impl Node {
             self.source(vid, &live, move |source| source.suspend(None, &watch(&|| cancelled.is_cancelled())));
         let Dump { directory, images, .. } = dumping.await.map_err(|error| self.in_words(&error))?;
         self.set_state(vid, State::Stopped);
-        self.measured(id, Measurement::Dumped { dump_us: micros(began.elapsed()) });
+        self.uplink.measured(id, Measurement::Dumped { dump_us: micros(began.elapsed()) });
         let dumped = Instant::now();
         let carried = self.broker.carried(live.id(vid)).unwrap_or_default();
         let bytes = images.iter().map(|image| image.size).sum();
@@ -177,7 +177,7 @@ impl Node {
         // A file system that hangs does not delay the instance: when it continues, the written files are removed.
         let saving = cancel.unless(saving).await.ok_or("cancelled")??;
         saving.map_err(|error| self.not_saved(&saved, &error))?;
-        self.measured(id, Measurement::Sent { transfer_us: micros(dumped.elapsed()), bytes });
+        self.uplink.measured(id, Measurement::Sent { transfer_us: micros(dumped.elapsed()), bytes });
         Ok(Outcome::Sent { bytes })
     }
 
