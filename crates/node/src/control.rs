@@ -61,7 +61,7 @@ async fn converse(node: &Arc<Node>, join: SocketAddr, address: SocketAddr) -> io
     loop {
         let received = tokio::select! {
             received = inbox.receive() => received,
-            () = node.network.renewal.notified() => return Ok(End::Lost),
+            () = node.network.needs_renewal() => return Ok(End::Lost),
         };
         match received {
             Ok(Some(FromCoordinator::Refused { reason })) => {
@@ -77,7 +77,9 @@ async fn converse(node: &Arc<Node>, join: SocketAddr, address: SocketAddr) -> io
                     tracing::info!("connected to the coordinator at {join}");
                     node.agent.set_coordinator(Some(outbox.clone()));
                     (node.progress)(Progress::Connected);
-                    node.ask_for_own_device();
+                    if let Some(request) = node.network.own_device_request() {
+                        node.uplink.send(&FromNode::Net(request));
+                    }
                     refresh_directory(node);
                 }
             }
@@ -135,8 +137,10 @@ fn handle(node: &Arc<Node>, message: FromCoordinator, outbox: &Outbox<FromNode>)
                 node.broker.tell_session(live.id(vid), id, message);
             }
         }
-        FromCoordinator::Net(order) => node.take_order(order),
-        FromCoordinator::AskNet { number, question } => node.take_question(number, question, outbox.clone()),
+        FromCoordinator::Net(order) => node.network.take_order(order),
+        FromCoordinator::AskNet { number, question } => {
+            node.network.take_question(number, question, outbox.clone())
+        }
         FromCoordinator::Ask { number, question } => {
             let (node, outbox) = (node.clone(), outbox.clone());
             tokio::spawn(async move {

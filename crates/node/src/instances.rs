@@ -164,7 +164,7 @@ impl Node {
 
     /// Says that the instance's station, if it is one, is on this host with `epoch`.
     pub fn lives_here(&self, vid: Vid, epoch: Epoch) {
-        self.network.nics.lives_here(Mac(network::mac_of(vid)), epoch);
+        self.nics.lives_here(Mac(network::mac_of(vid)), epoch);
     }
 
     /// Records that the instance runs with first process `pid`, and watches for its end.

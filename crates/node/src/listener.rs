@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use moves::HostName;
-use overlay::tunnel::keys::Direction;
 use pace::Pace;
 use rpc::lobby::{Lobby, PAUSE};
 use rpc::wire::Opening;
@@ -75,7 +74,7 @@ impl Node {
                 let answer = move |question| self.clone().answer_link(host.clone(), question);
                 call::serve(stream, answer).await;
             }
-            Opening::Tunnel => self.hold_tunnel(&host, stream, Direction::FromListener).await?,
+            Opening::Tunnel => self.network.hold_tunnel(&host, stream).await?,
             Opening::Memory { id, vid } => self.give_memory(vid, id, host, stream).await?,
             Opening::Channel { id, vid, name } => {
                 self.receptions.channel((id, vid), host.as_str(), &name, stream)?;

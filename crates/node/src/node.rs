@@ -33,7 +33,7 @@ use crate::links::{DataPort, NodePeers};
 use crate::lock::lock;
 use crate::metrics;
 use crate::names::Names;
-use crate::network::{Network, Orders};
+use crate::network::{self, Network, Nics, Orders};
 use crate::options::{HOSTS, NodeOptions};
 use crate::peers::Pool;
 use crate::progress::ProgressSink;
@@ -60,7 +60,8 @@ pub struct Node {
     /// Instances that run here without all their memory.
     pub fetching: Mutex<HashMap<Vid, Fetching>>,
     pub data: DataPort,
-    pub network: Network,
+    pub network: Arc<Network>,
+    pub nics: Nics,
     pub lives: Mutex<HashMap<Vid, Live>>,
     ended: Mutex<Ended>,
     /// Instances that have ended, and whose remains are still here.
@@ -89,7 +90,7 @@ pub async fn serve(options: NodeOptions) -> NodeError {
     tokio::select! {
         error = control::stay_connected(node.clone(), join, address) => error,
         error = node.agent.broken() => error.into(),
-        reason = node.own_device_failed() => NodeError::Device(reason),
+        reason = node.network.own_device_failed() => NodeError::Device(reason),
     }
 }
 
@@ -118,11 +119,11 @@ async fn begin(options: NodeOptions) -> Result<Begun, NodeError> {
     node.recover().await?;
     node.agent.begin(Arc::downgrade(&node) as Weak<dyn Performer>);
     tokio::spawn(node.agent.clone().tick());
-    tokio::spawn(node.clone().follow_orders(orders));
+    tokio::spawn(orders.follow());
     tokio::spawn(node.clone().accept(listener));
     tokio::spawn(node.clone().accept_data(data));
     if let Some(listener) = metrics {
-        tokio::spawn(metrics::serve(node.clone(), listener));
+        tokio::spawn(metrics::serve(node.network.clone(), listener));
     }
     Ok(Begun { node, join, address })
 }
@@ -138,14 +139,17 @@ pub fn make(
     let in_state = |source| io_error(&options.state.display().to_string(), source);
     let files = StateFiles::open(&options.state).map_err(in_state)?;
     let names = Names::open(&options.state.join(HOSTS)).map_err(in_state)?;
-    let network = Network::new(address, options.offloads, options.device, options.nics);
-    let (network, orders) = network.map_err(|source| io_error("random numbers", source))?;
     let store = NodeStore::open(&options.state.join("node.redb"))?;
     // Even before the coordinator can be reached.
     endpoint.gate().set(store.removed()?.unwrap_or_default());
     let (uplink, directory) = (Arc::<Uplink>::default(), Arc::<Directory>::default());
     let agent = Arc::new(Agent::new(host.clone(), store, uplink.clone(), directory.clone())?);
     let dialer = Dialer::new(endpoint.clone(), directory.clone());
+    let progress: ProgressSink = Arc::from(options.progress);
+    let (offloads, own, nics) = (options.offloads, options.device, options.nics);
+    let config = network::Config { host: host.clone(), address, offloads, nics: nics.clone() };
+    let network = Network::new(config, own, dialer.clone(), uplink.clone(), progress.clone());
+    let (network, orders) = network.map_err(|source| io_error("the overlay", source))?;
     let node = Arc::new_cyclic(|node| Node {
         host,
         endpoint,
@@ -162,14 +166,15 @@ pub fn make(
         receptions: Receptions::default(),
         fetching: Mutex::default(),
         data: DataPort::new(data_port),
-        network,
+        network: Arc::new(network),
+        nics,
         lives: Mutex::default(),
         ended: Mutex::default(),
         departing: Departing::default(),
         starts: Mutex::default(),
         start_patience: options.start_patience,
         move_bandwidth: options.move_bandwidth,
-        progress: Arc::from(options.progress),
+        progress,
     });
     Ok((node, orders))
 }

@@ -20,7 +20,7 @@ impl Node {
         }
         let node = self.clone();
         tokio::spawn(async move {
-            node.end_barred_tunnels().await;
+            node.network.end_barred_tunnels(node.endpoint.gate()).await;
             if let Some(number) = number {
                 // The connection may be lost; then no answer is wanted.
                 let _ = outbox.send(&FromNode::Answer { number, answer: Ok(Answer::Done) });

@@ -376,7 +376,7 @@ mod tests {
     use overlay::switch::{Gate, Origin};
     use rpc::net::ToNode;
 
-    use super::super::Joined;
+    use super::super::joined::Joined;
     use super::super::tests::{HERE, THERE, started};
     use super::*;
 

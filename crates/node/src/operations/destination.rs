@@ -60,7 +60,7 @@ impl Node {
         match blueprint.spec.network_kind {
             NetworkKind::Bridge => Ok(()),
             NetworkKind::Overlay => {
-                let ready = self.network.nics.ready(JOIN_LIMIT).await;
+                let ready = self.nics.ready(JOIN_LIMIT).await;
                 ready.map_err(|reason| self.at_home(&reason))
             }
         }
