@@ -135,6 +135,11 @@ impl Agent {
         }
     }
 
+    /// The way to the coordinator.
+    pub fn uplink(&self) -> &Uplink {
+        &self.uplink
+    }
+
     /// Feeds an event to the agent.
     pub fn input(&self, input: Input) {
         let mut inner = self.lock();

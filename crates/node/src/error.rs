@@ -42,6 +42,10 @@ pub enum NodeError {
 }
 
 impl NodeError {
+    pub(crate) fn io(what: impl Into<String>, source: std::io::Error) -> Self {
+        Self::Io { what: what.into(), source }
+    }
+
     /// The remedy, unless the message includes it.
     #[must_use]
     pub fn remedy(&self) -> &str {

@@ -27,36 +27,24 @@
 
 mod agent;
 mod cancel;
-mod channels;
 mod control;
 mod dialer;
 mod directory;
-mod ended;
-mod engines;
 mod error;
-mod fetching;
-mod images;
 mod instances;
-mod left_behind;
-mod linking;
 mod links;
 mod listener;
 mod lock;
 #[cfg(test)]
 mod many_peers;
 mod metrics;
+mod moves;
 mod names;
 mod network;
 mod node;
-mod operations;
 mod options;
-mod output;
-mod peers;
-mod precopy;
 mod progress;
-mod removed;
-mod sides;
-mod state;
+mod sockets;
 mod uplink;
 
 use rustix::process::{Resource, Rlimit};
