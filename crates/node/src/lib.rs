@@ -1,26 +1,29 @@
 //! The daemon of one host.
 //!
+//! Each component has its own state and locks. A component uses only those below it: it gets handles to them in its constructor. Where a
+//! lower one has to call an upper one, the upper one implements a trait of the lower one ([`agent::Performer`], `broker::Observer`,
+//! `broker::Peers`).
+//!
 //! ```text
-//!                 coordinator
-//!                      │ control: moves, questions
-//!   ┌──────────────────┴───────────────────────┐
-//!   │ agent: moves::NodeAgent, and its records │
-//!   └──┬────────────────┬──────────────────┬───┘
-//!      │ operations     │ locate           │
-//!   engine ── images ══ peers ═══ links ── broker ── processes of the instances
-//!                    other nodes
+//!                   node                       makes and connects all components
+//!            ┌────────┼─────────┐
+//!         control  listener  metrics           connections from the coordinator, from other nodes, from Prometheus
+//!            │        │         │
+//!          moves      │         │              operations of moves, sides, images, pre-copy, post-copy
+//!            │        │         │
+//!          links      │         │              links between processes of different hosts
+//!            │        │         │
+//!        instances    │         │              engines, instances, their output; the broker below them
+//!            └────────┼─────────┘
+//!                  network                     this host's part of the overlay
+//!                     │
+//!                   agent                      the state machine of moves and its records
+//!                     │
+//!        uplink, dialer, directory, names      messages to the coordinator, connections to nodes, known places
 //! ```
 //!
-//! * [`agent`]: feeds events to the state machine of moves, and carries out its orders.
-//! * [`operations`]: the operations that the state machine can order, with engine and broker.
-//! * [`engines`]: the engines of the host by kinds of workload. [`sides`]: the sides of moves that are open here. [`channels`]: byte channels
-//!   between the engines of a move.
-//! * [`control`]: the connection to the coordinator. [`output`]: answers its questions for the output of instances. [`removed`]: hosts
-//!   that were removed from the cluster, which this node does not trust any more.
-//! * [`linking`]: decides about links between hosts. [`links`]: their connections. [`images`]: the transfer of images, and [`precopy`]
-//!   before it. [`peers`]: connections to other nodes, for both.
-//! * [`network`]: the overlay. [`metrics`]: its metrics for Prometheus.
-//! * [`state`], [`directory`]: the node's state in files, and in memory. [`names`]: the names of instances.
+//! Other files: [`options`], [`error`], [`progress`]: what users of this crate see. [`sockets`]: the sockets at which a node listens.
+//! [`cancel`]: ends an operation early. [`lock`]: locks.
 //!
 //! The node may be killed at any time: instances are not its children and run on, its state is in files, and processes attach to it
 //! again when it is back.

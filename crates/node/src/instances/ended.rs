@@ -27,7 +27,7 @@ impl Ended {
 
     /// Drops the output of an ended instance with this VID: the instance runs here again, restored from a checkpoint, and so has
     /// not ended.
-    pub fn lives_again(&self, vid: Vid) {
+    pub fn runs_again(&self, vid: Vid) {
         lock(&self.0).retain(|(ended, _)| *ended != vid);
     }
 
@@ -58,7 +58,7 @@ mod tests {
         for vid in [1, 2, 1] {
             keep(&ended, vid, vid.into());
         }
-        ended.lives_again(Vid::new(1).unwrap());
+        ended.runs_again(Vid::new(1).unwrap());
         assert_eq!((exit_of(&ended, 1), exit_of(&ended, 2)), (None, Some(2)));
     }
 

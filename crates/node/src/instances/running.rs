@@ -160,21 +160,21 @@ impl Instances {
         let Some(live) = self.get(vid) else { return };
         self.set_state(vid, State::Ended);
         let exit = self.exit_of(vid, &live);
-        if self.said_code(vid, &live).is_none() {
+        if self.reported_code(vid, &live).is_none() {
             self.shortages.report(vid);
         }
         self.agent.input(Input::Exited { vid, exit });
     }
 
     /// The exit code of its command, if its first process has reported one.
-    fn said_code(&self, vid: Vid, live: &Live) -> Option<i32> {
+    fn reported_code(&self, vid: Vid, live: &Live) -> Option<i32> {
         let carried = self.broker.carried(live.id(vid));
         carried.map_or_else(|| self.files.carried(vid).exit, |carried| carried.exit)
     }
 
     /// The exit of an instance whose processes are gone.
     pub fn exit_of(&self, vid: Vid, live: &Live) -> Exit {
-        match self.said_code(vid, live) {
+        match self.reported_code(vid, live) {
             Some(code) => Exit::Code(code),
             None if live.is_killed => Exit::Code(KILLED),
             None => Exit::Lost { reason: live.lost.clone().unwrap_or_else(|| unknown_end(live)) },
@@ -260,8 +260,8 @@ impl Instances {
     }
 
     /// The instance, restored from a checkpoint, runs here again, and so has not ended.
-    pub fn lives_again(&self, vid: Vid) {
-        self.ended.lives_again(vid);
+    pub fn runs_again(&self, vid: Vid) {
+        self.ended.runs_again(vid);
     }
 }
 

@@ -51,13 +51,13 @@ impl Starter {
     /// # Errors
     /// If it cannot be started, in words.
     pub async fn start(&self, vid: Vid, bytes: &[u8], followed: bool) -> Result<Answer, String> {
-        let blueprint = self.acceptable(bytes).inspect_err(|_| self.never_starts(vid))?;
+        let blueprint = self.acceptable(bytes).inspect_err(|_| self.report_not_started(vid))?;
         self.agent.enter_instance(vid).map_err(|error| error.to_string())?;
         self.instances.wait_for_departure(&blueprint.spec.name).await;
         let live = self.instances.enter(vid, &blueprint);
         let report = self.starts.expect(vid);
         let answer = match self.start_entered(vid, &live, blueprint, bytes, followed).await {
-            Ok(()) => Ok(self.hear_start(report).await),
+            Ok(()) => Ok(self.await_report(report).await),
             Err(reason) => {
                 self.agent.input(Input::Exited { vid, exit: Exit::NotStarted });
                 Err(reason)
@@ -76,14 +76,14 @@ impl Starter {
 
     /// Tells the coordinator that an instance without a record on this host has ended. The coordinator receives this before the
     /// answer.
-    fn never_starts(&self, vid: Vid) {
+    fn report_not_started(&self, vid: Vid) {
         let (epoch, exit) = (Epoch::default(), Exit::NotStarted);
         self.agent.uplink().send(&FromNode::Moves(ToCoordinator::Exited { vid, epoch, exit }));
     }
 
     /// The report of the instance's first process about the start of the command. Without a report in time, the command counts as
     /// started; a failure may be reported later.
-    async fn hear_start(&self, report: oneshot::Receiver<Start>) -> Answer {
+    async fn await_report(&self, report: oneshot::Receiver<Start>) -> Answer {
         match timeout(self.patience, report).await {
             Ok(Ok(Err(why))) => Answer::NotStarted(why),
             _ => Answer::Done,

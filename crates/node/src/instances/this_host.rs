@@ -55,7 +55,7 @@ impl ThisHost {
 
     /// Says that the instance's station, if it is one, is on this host with `epoch`.
     pub fn has_station(&self, vid: Vid, epoch: Epoch) {
-        self.nics.lives_here(Mac(network::mac_of(vid)), epoch);
+        self.nics.set_here(Mac(network::mac_of(vid)), epoch);
     }
 
     /// An engine's error, with the remedy.

@@ -104,7 +104,7 @@ impl Destination {
         }
         self.instances.wait_for_departure(&blueprint.spec.name).await;
         let needs: Needs = frame::decode(facts)?;
-        self.instances.write_blueprint(vid, spec).map_err(|error| self.not_noted(&error))?;
+        self.instances.write_blueprint(vid, spec).map_err(|error| self.not_recorded(&error))?;
         let live = self.instances.enter(vid, &blueprint);
         let set = ChannelSet::new(Arc::default(), None);
         self.sides.keep_channels(vid, set.clone());
@@ -157,7 +157,7 @@ impl Destination {
                     return Err(Reason(reason));
                 }
             };
-            self.instances.write_carried(vid, &carried).map_err(|error| self.not_noted(&error))?;
+            self.instances.write_carried(vid, &carried).map_err(|error| self.not_recorded(&error))?;
             Ok(())
         };
         let received: Result<()> = cancel.unless(receiving).await.ok_or("cancelled")?;
@@ -181,7 +181,7 @@ impl Destination {
         });
         let loading = cancel.unless(loading).await.ok_or("cancelled")??;
         let carried = loading.map_err(|error| self.not_loaded(&saved, &error))?;
-        self.instances.write_carried(vid, &carried).map_err(|error| self.not_noted(&error))
+        self.instances.write_carried(vid, &carried).map_err(|error| self.not_recorded(&error))
     }
 
     /// The failure of receiving images.
@@ -251,7 +251,7 @@ impl Destination {
             _ => live.first,
         };
         // The node does not listen for a tree that may be restored again. From here on, the tree runs.
-        self.instances.lives_again(vid);
+        self.instances.runs_again(vid);
         self.instances.runs(vid, pid);
         self.listen_for(vid, &live, epoch).await;
         let release_us = micros(began.elapsed());
@@ -308,7 +308,7 @@ impl Destination {
     }
 
     /// The failure to record the instance's state.
-    fn not_noted(&self, error: &io::Error) -> Reason {
+    fn not_recorded(&self, error: &io::Error) -> Reason {
         let what = format!("host {} cannot write its records of the instance: {error}", self.host.name());
         Reason(wire::reason(&what, "make room there, or choose another host"))
     }

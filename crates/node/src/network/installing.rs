@@ -90,7 +90,7 @@ impl Installer {
             before => {
                 *before = None;
                 let joined = before.insert(self.join(overlay, me, &topology).await?);
-                self.hear_of_offloads(&joined.plane);
+                self.report_offloads_of(&joined.plane);
                 joined
             }
         };
@@ -133,19 +133,19 @@ impl Installer {
             plain: HashSet::new(),
             hosts: BTreeMap::new(),
             tunnels: Tunnels::default(),
-            told: Vec::new(),
+            listed: Vec::new(),
             moving: HashSet::new(),
         })
     }
 
     /// Lets `plane` report offloads that it stops using.
-    fn hear_of_offloads(&self, plane: &Plane) {
+    fn report_offloads_of(&self, plane: &Plane) {
         let (membership, uplink) = (Arc::downgrade(&self.membership), self.uplink.clone());
         let runtime = Handle::current();
         plane.tell_of_offloads(move |off| {
             if let Some(membership) = membership.upgrade() {
                 let uplink = uplink.clone();
-                runtime.spawn(async move { tell_of_offload(&membership, &uplink, off).await });
+                runtime.spawn(async move { report_offload(&membership, &uplink, off).await });
             }
         });
     }
@@ -202,7 +202,7 @@ async fn close_needless(membership: &Membership, version: Version) {
     }
 }
 
-async fn tell_of_offload(membership: &Membership, uplink: &Uplink, off: SwitchedOff) {
+async fn report_offload(membership: &Membership, uplink: &Uplink, off: SwitchedOff) {
     let joined = membership.lock().await;
     let Some(joined) = &*joined else { return };
     let off = state::switched_off(joined, &off);

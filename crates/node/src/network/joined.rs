@@ -60,7 +60,7 @@ pub struct Joined {
     pub devices: Devices,
     pub nics: Nics,
     /// Stations from an incomplete list of the coordinator.
-    pub told: Vec<Entry>,
+    pub listed: Vec<Entry>,
     /// Stations that move to this host or away from it, according to the coordinator.
     pub moving: HashSet<Mac>,
 }
@@ -90,10 +90,10 @@ impl Joined {
             ToNode::Devices { devices, moving } => {
                 self.moving = moving.into_iter().collect();
                 // Orders about stations start from the beginning.
-                self.told.clear();
+                self.listed.clear();
                 self.devices.set(devices, &self.moving).await;
             }
-            ToNode::Stations { entries, all_until } => self.hear_of_stations(entries, all_until),
+            ToNode::Stations { entries, all_until } => self.set_stations(entries, all_until),
             ToNode::Station(entry) => self.note(entry),
             ToNode::Withdraw { mac, epoch } => {
                 self.plane.command(|switch, now, _| switch.withdraw(mac, epoch, now));
@@ -101,18 +101,18 @@ impl Joined {
         }
     }
 
-    fn hear_of_stations(&mut self, entries: Vec<Entry>, all_until: Option<Epoch>) {
-        self.told.extend(entries);
+    fn set_stations(&mut self, entries: Vec<Entry>, all_until: Option<Epoch>) {
+        self.listed.extend(entries);
         let Some(until) = all_until else { return };
-        let told = std::mem::take(&mut self.told);
-        let mut present: HashSet<_> = told.iter().map(|entry| entry.mac).collect();
+        let listed = std::mem::take(&mut self.listed);
+        let mut present: HashSet<_> = listed.iter().map(|entry| entry.mac).collect();
         // Instances may have started since the list was made.
         present.extend(self.nics.macs());
         self.plane.command(|switch, now, _| {
             switch.withdraw_others(&present, until, now);
             withdraw_instances(switch, &present, now);
         });
-        told.into_iter().for_each(|entry| self.note(entry));
+        listed.into_iter().for_each(|entry| self.note(entry));
         self.devices.end_moves(&self.moving);
     }
 
@@ -120,7 +120,7 @@ impl Joined {
         let mac = entry.mac;
         // An instance that has not started here yet gets its device at its start.
         let is_expected = entry.node == self.me && network::is_an_instances(mac.0);
-        if self.nics.hear(&entry) || is_expected {
+        if self.nics.apply(&entry) || is_expected {
             return;
         }
         if let Err(refused) = self.devices.commit(entry) {

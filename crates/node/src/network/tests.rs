@@ -61,7 +61,7 @@ pub fn started() -> Joined {
         plain: HashSet::new(),
         hosts: BTreeMap::new(),
         tunnels: Tunnels::default(),
-        told: Vec::new(),
+        listed: Vec::new(),
         moving: HashSet::new(),
     }
 }

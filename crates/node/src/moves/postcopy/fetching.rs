@@ -20,7 +20,7 @@ use rpc::wire::{Measurement, Opening};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::relay::{Far, Relay};
+use super::relay::{FetchState, Relay};
 use crate::agent::Agent;
 use crate::cancel::Cancel;
 use crate::dialer::Dialer;
@@ -32,7 +32,7 @@ use crate::moves::sides::Sides;
 /// The task that fetches memory for one instance. Dropping it ends the task.
 struct Fetching {
     postcopy: Arc<dyn Postcopy>,
-    far: watch::Receiver<Far>,
+    state: watch::Receiver<FetchState>,
     relaying: JoinHandle<()>,
 }
 
@@ -77,11 +77,11 @@ impl Fetchings {
         let live = self.instances.known(vid)?;
         let found = self.sides.destination(vid, &live, |destination| destination.postcopy()).await;
         let Some(postcopy) = found.map_err(|error| self.in_words(&error))? else { return Ok(()) };
-        let (told, far) = watch::channel(Far::Fetching(Fetched::default(), None));
+        let (reports, state) = watch::channel(FetchState::Fetching(Fetched::default(), None));
         let opening = Opening::Memory { id, vid };
-        let relay = Relay::new(self.dialer.clone(), source.clone(), opening, postcopy.clone(), told);
+        let relay = Relay::new(self.dialer.clone(), source.clone(), opening, postcopy.clone(), reports);
         let relaying = tokio::spawn(relay.run());
-        self.running().insert(vid, Fetching { postcopy, far, relaying });
+        self.running().insert(vid, Fetching { postcopy, state, relaying });
         self.instances.set_fetches_from(vid, Some(source));
         Ok(())
     }
@@ -98,23 +98,23 @@ impl Fetchings {
         if !self.running().contains_key(&vid) {
             self.begin(vid, id, source.clone()).await?;
         }
-        let Some(mut far) = self.running().get(&vid).map(|fetching| fetching.far.clone()) else {
+        let Some(mut state) = self.running().get(&vid).map(|fetching| fetching.state.clone()) else {
             // The end is already recorded.
             return Ok(Outcome::Done);
         };
         loop {
-            let now = far.borrow_and_update().clone();
+            let now = state.borrow_and_update().clone();
             match now {
-                Far::Fetching(_, Some(trouble)) => return Err(Reason(trouble)),
-                Far::Fetching(Fetched { demanded, pushed, left }, None) => {
+                FetchState::Fetching(_, Some(trouble)) => return Err(Reason(trouble)),
+                FetchState::Fetching(Fetched { demanded, pushed, left }, None) => {
                     let bytes = demanded + pushed;
                     self.agent.input(Input::Progress { vid, bytes, total: bytes + left });
                 }
-                Far::Whole(fetched) => return self.finish(vid, id, fetched).await,
-                Far::Lost => return self.end_without_memory(vid, &source).await,
-                Far::Unpaged => return Err(Reason("its pager has ended".into())),
+                FetchState::Whole(fetched) => return self.finish(vid, id, fetched).await,
+                FetchState::Lost => return self.end_without_memory(vid, &source).await,
+                FetchState::Unpaged => return Err(Reason("its pager has ended".into())),
             }
-            let changed = cancel.unless(far.changed()).await.ok_or("cancelled")?;
+            let changed = cancel.unless(state.changed()).await.ok_or("cancelled")?;
             changed.map_err(|_| "its memory is not fetched any more")?;
         }
     }

@@ -50,20 +50,20 @@ impl MemoryServer {
             return frame::send(&mut stream, &MemoryAnswer::Lost).await;
         };
         let (back, stream) = tokio::io::split(stream);
-        let (heard, mut questions) = mpsc::channel(QUEUE);
-        let giving = async {
-            let mut giver = Giver { stream, memory };
+        let (requests, mut questions) = mpsc::channel(QUEUE);
+        let answering = async {
+            let mut sender = Sender { stream, memory };
             let mut queue = Queue { later: VecDeque::new(), pacing: Pacing::new(self.limit) };
             // Meanwhile, the instance may have resumed here, or may have been removed.
             while let Some(question) = queue.next(&mut questions).await
                 && self.is_left_for(vid, id, &host)
-                && giver.give(question).await?
+                && sender.answer(question).await?
             {}
             Ok(())
         };
         tokio::select! {
-            ended = hear(back, heard) => ended,
-            ended = giving => ended,
+            ended = read_requests(back, requests) => ended,
+            ended = answering => ended,
         }
     }
 
@@ -97,13 +97,16 @@ impl MemoryServer {
 }
 
 /// Forwards requests until the connection ends.
-async fn hear(mut stream: ReadHalf<Stream>, heard: mpsc::Sender<MemoryQuestion>) -> io::Result<()> {
+async fn read_requests(
+    mut stream: ReadHalf<Stream>,
+    requests: mpsc::Sender<MemoryQuestion>,
+) -> io::Result<()> {
     loop {
         let question: MemoryQuestion = frame::receive_within(&mut stream, MAX_QUESTION).await?;
         if question.pages == 0 || question.pages > MAX_PAGES {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        if heard.send(question).await.is_err() {
+        if requests.send(question).await.is_err() {
             return Ok(());
         }
     }
@@ -138,14 +141,14 @@ impl Queue {
 }
 
 /// Sends answers.
-struct Giver {
+struct Sender {
     stream: WriteHalf<Stream>,
     memory: Arc<dyn LeftMemory>,
 }
 
-impl Giver {
+impl Sender {
     /// Answers a request; `false` if the memory is lost.
-    async fn give(&mut self, question: MemoryQuestion) -> io::Result<bool> {
+    async fn answer(&mut self, question: MemoryQuestion) -> io::Result<bool> {
         let MemoryQuestion { region, address, pages, .. } = question;
         let memory = self.memory.clone();
         let read = spawn_blocking(move || {
@@ -184,34 +187,34 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn urgent_requests_precede_prefetches_and_ignore_the_rate_limit() {
-        let (heard, mut questions) = mpsc::channel(QUEUE);
+        let (requests, mut questions) = mpsc::channel(QUEUE);
         let mut queue = Queue { later: VecDeque::new(), pacing: Pacing::new(Some(PAGE as u64)) };
         let began = Instant::now();
         for (address, ahead) in [(0, true), (1, true), (2, false), (3, true), (4, false)] {
-            heard.send(question(address, ahead)).await.unwrap();
+            requests.send(question(address, ahead)).await.unwrap();
         }
         let mut answered = Vec::new();
         for _ in 0..4 {
             let MemoryQuestion { address, .. } = queue.next(&mut questions).await.unwrap();
             answered.push((address, began.elapsed().as_secs()));
         }
-        heard.send(question(5, false)).await.unwrap();
+        requests.send(question(5, false)).await.unwrap();
         for _ in 0..2 {
             let MemoryQuestion { address, .. } = queue.next(&mut questions).await.unwrap();
             answered.push((address, began.elapsed().as_secs()));
         }
         assert_eq!(answered, [(2, 0), (4, 0), (0, 0), (1, 1), (5, 1), (3, 2)]);
-        drop(heard);
+        drop(requests);
         assert_eq!(queue.next(&mut questions).await, None);
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_queue_of_requests_is_limited() {
-        let (heard, mut questions) = mpsc::channel(3 * QUEUE);
+        let (requests, mut questions) = mpsc::channel(3 * QUEUE);
         let mut queue = Queue { later: VecDeque::new(), pacing: Pacing::new(Some(1)) };
         queue.pacing.sent(1);
         for address in 0..2 * QUEUE as u64 {
-            heard.send(question(address, true)).await.unwrap();
+            requests.send(question(address, true)).await.unwrap();
         }
         let early = tokio::time::timeout(Duration::from_millis(1), queue.next(&mut questions)).await;
         assert!(early.is_err() && queue.later.len() == QUEUE && questions.len() == QUEUE);

@@ -29,7 +29,7 @@ const QUEUE: usize = 64;
 
 /// The progress of fetching.
 #[derive(Clone, Debug)]
-pub enum Far {
+pub enum FetchState {
     /// In progress; with the reason if it is stalled.
     Fetching(Fetched, Option<String>),
     /// Nothing is missing.
@@ -46,7 +46,7 @@ pub struct Relay {
     source: HostName,
     opening: Opening,
     postcopy: Arc<dyn Postcopy>,
-    told: watch::Sender<Far>,
+    state: watch::Sender<FetchState>,
 }
 
 /// The reason why a connection has ended.
@@ -58,15 +58,15 @@ enum End {
 }
 
 impl Relay {
-    /// A relay to the node of `source`, which is told `opening`. It reports to `told`.
+    /// A relay to the node of `source`, which is told `opening`. It reports to `state`.
     pub fn new(
         dialer: Dialer,
         source: HostName,
         opening: Opening,
         postcopy: Arc<dyn Postcopy>,
-        told: watch::Sender<Far>,
+        state: watch::Sender<FetchState>,
     ) -> Self {
-        Self { dialer, source, opening, postcopy, told }
+        Self { dialer, source, opening, postcopy, state }
     }
 
     /// Relays until nothing is missing, or the source has lost it.
@@ -82,7 +82,7 @@ impl Relay {
                 Err(error) => End::Broken(error),
             };
             match end {
-                End::Lost => return drop(self.told.send_replace(Far::Lost)),
+                End::Lost => return drop(self.state.send_replace(FetchState::Lost)),
                 End::Broken(error) => self.trouble(&error),
             }
             sleep(AGAIN).await;
@@ -97,8 +97,8 @@ impl Relay {
         let Self { source, .. } = self;
         let what = format!("missing memory does not arrive from host {source} ({error})");
         let reason = rpc::wire::reason(&what, "check that its node runs and can be reached");
-        self.told.send_modify(|far| {
-            if let Far::Fetching(_, trouble) = far {
+        self.state.send_modify(|state| {
+            if let FetchState::Fetching(_, trouble) = state {
                 *trouble = Some(reason);
             }
         });
@@ -124,7 +124,7 @@ impl Relay {
                 event = events.recv() => {
                     match event {
                         None => {
-                            self.told.send_replace(Far::Unpaged);
+                            self.state.send_replace(FetchState::Unpaged);
                             return None;
                         }
                         Some(PostcopyEvent::Wanted(Wanted { region, address, pages, ahead })) => {
@@ -134,9 +134,9 @@ impl Relay {
                                 return Some(End::Broken(error));
                             }
                         }
-                        Some(PostcopyEvent::Progress(fetched)) => drop(self.told.send_replace(Far::Fetching(fetched, None))),
+                        Some(PostcopyEvent::Progress(fetched)) => drop(self.state.send_replace(FetchState::Fetching(fetched, None))),
                         Some(PostcopyEvent::Whole(fetched)) => {
-                            self.told.send_replace(Far::Whole(fetched));
+                            self.state.send_replace(FetchState::Whole(fetched));
                             return None;
                         }
                     }
