@@ -3,7 +3,7 @@ use std::io;
 use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use fabric::attach::{LinkRefusal, NotStarted, Role, SOCKET_NAME, ToProcess};
@@ -16,6 +16,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::{timeout, timeout_at};
 
 use crate::instance::{Allowance, Arrival, Back, Instance, NotAdmitted, Outgoing, Phase, Seat};
+use crate::lock::lock;
 use crate::namespace::Namespace;
 use crate::peers::{Observer, Peers};
 use crate::report::{ResumeReport, SuspendError, SuspendReport};
@@ -337,7 +338,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, HashMap<InstanceId, Instance>> {
-        self.instances.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.instances)
     }
 
     pub fn next_serial(&self) -> u64 {
@@ -364,7 +365,7 @@ impl Shared {
 
     /// Records that a link is being made.
     pub fn begin_link(&self, request: LinkRequest) -> LinkBegun {
-        let mut waiting = self.waiting_links.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = lock(&self.waiting_links);
         let waiting = waiting.entry(request.from_instance()).or_default();
         if waiting.len() >= MAX_WAITING_LINKS {
             LinkBegun::TooMany
@@ -376,7 +377,7 @@ impl Shared {
     }
 
     pub fn end_link(&self, request: LinkRequest) {
-        let mut waiting = self.waiting_links.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = lock(&self.waiting_links);
         let Some(of_instance) = waiting.get_mut(&request.from_instance()) else { return };
         of_instance.remove(&request);
         if of_instance.is_empty() {

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fabric::attach::{self, Role, ToNode, ToProcess};
@@ -20,6 +20,7 @@ use tracing::{debug, warn};
 use crate::broker::Shared;
 use crate::instance::{Arrival, NotAdmitted, Outgoing, Seat};
 use crate::link;
+use crate::lock::lock;
 use crate::namespace::{Namespace, own_number};
 use crate::report::SuspendedProcess;
 
@@ -127,7 +128,7 @@ async fn greet(
         }
         Err(NotAdmitted::Later) => Ok(()),
         Err(NotAdmitted::Refused(reason)) => {
-            if complaints.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now()) {
+            if lock(complaints).take(Instant::now()) {
                 warn!("instance {instance}: refusing process {pid}: {reason}");
             }
             send(&socket, &ToProcess::Refused { reason }, &[]).await

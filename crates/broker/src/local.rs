@@ -22,7 +22,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use fabric::attach::{LinkRefusal, NotStarted};
@@ -34,6 +34,7 @@ use instance::{Carried, Roster};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
+use crate::lock::lock;
 use crate::peers::{Answer, Observer, Passing, Peers, RemoteLink};
 use crate::report::{ResumeReport, SuspendError, SuspendReport};
 use crate::{Broker, Config, link};
@@ -175,7 +176,7 @@ impl LocalInstance {
 
 impl Hosts {
     fn places(&self) -> std::sync::MutexGuard<'_, HashMap<InstanceId, Place>> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.places)
     }
 
     fn place(&self, id: InstanceId) -> Option<Place> {
@@ -187,7 +188,7 @@ impl Hosts {
     }
 
     fn directory(&self) -> std::sync::MutexGuard<'_, Directory> {
-        self.directory.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.directory)
     }
 
     fn answer(&self, due: Due) {
