@@ -12,6 +12,7 @@ use fabric::link::LinkRequest;
 use fabric::session::{SessionId, ToSession};
 use fabric::{Epoch, InstanceId, ProcessId, netns, seqpacket};
 use instance::{Carried, Chunk, Follower, Roster};
+use rustix::io::ioctl_fionbio;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{timeout, timeout_at};
 
@@ -217,6 +218,23 @@ impl Broker {
                 }
             });
         });
+    }
+
+    /// Connects a process in the virtual machine that is this instance, with its PID there. Its packets pass over the returned socket,
+    /// which does not block, as over a socket of the attach protocol.
+    ///
+    /// # Errors
+    /// `ConnectionRefused` if the broker does not listen for the instance now; otherwise errors of making the socket.
+    pub fn connect(&self, id: InstanceId, pid: i32) -> io::Result<OwnedFd> {
+        let listens = self.shared.with(id, |instance| matches!(instance.phase, Phase::Listening(_)));
+        if listens != Some(true) {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        let (outer, inner) = seqpacket::pair()?;
+        ioctl_fionbio(&outer, true)?;
+        ioctl_fionbio(&inner, true)?;
+        tokio::spawn(connection::serve_inside(self.shared.clone(), id, inner, pid));
+        Ok(outer)
     }
 
     /// Waits until every process with a seat has attached again and resumed, or counts as ended.

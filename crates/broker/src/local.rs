@@ -116,6 +116,16 @@ impl LocalFabric {
         self.hosts.broker(host).ok_or_else(|| io::ErrorKind::InvalidInput.into())
     }
 
+    /// A connection of a process with this PID in the virtual machine that is `instance`. It does not block.
+    ///
+    /// # Errors
+    /// Errors of [`Broker::connect`].
+    pub fn connect(&self, instance: &LocalInstance, pid: i32) -> io::Result<OwnedFd> {
+        let place = self.hosts.place(instance.id).ok_or(io::ErrorKind::InvalidInput)?;
+        let _inside = self.runtime.enter();
+        self.broker(place.host)?.connect(instance.id, pid)
+    }
+
     /// Suspends the instance's processes, as before a move, once all are attached.
     ///
     /// # Errors

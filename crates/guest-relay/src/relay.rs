@@ -39,13 +39,14 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Starts the relay of a machine, in tokio's runtime. `connect` makes a connection of the machine's instance to the broker.
+    /// Starts the relay of a machine, in tokio's runtime. `connect` connects a program of
+    /// this PID to the broker.
     ///
     /// # Errors
     /// If the sockets cannot be watched, or there are no random numbers.
     pub fn start(
         machine: Machine,
-        connect: impl Fn() -> io::Result<OwnedFd> + Send + Sync + 'static,
+        connect: impl Fn(i32) -> io::Result<OwnedFd> + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let Machine { port, links: listener, mac } = machine;
         let SocketAddr::V4(address) = listener.local_addr()? else {
@@ -125,7 +126,7 @@ struct Programs {
     open: HashMap<Connection, Program>,
     links: Links,
     out: mpsc::Sender<ToGuest>,
-    connect: Box<dyn Fn() -> io::Result<OwnedFd> + Send + Sync>,
+    connect: Box<dyn Fn(i32) -> io::Result<OwnedFd> + Send + Sync>,
 }
 
 impl Programs {
@@ -139,8 +140,8 @@ impl Programs {
             ToHost::Hello { generation, .. } if generation == self.generation => self.is_heard = true,
             ToHost::Hello { .. } => self.welcome().await,
             _ if !self.is_heard => {}
-            ToHost::Opened { connection } => {
-                if let Err(error) = self.open(connection) {
+            ToHost::Opened { connection, pid } => {
+                if let Err(error) = self.open(connection, pid) {
                     debug!("a program in a machine is not connected: {error}");
                     self.tell_closed(connection).await;
                 }
@@ -167,11 +168,11 @@ impl Programs {
         let _ = self.out.send(welcome).await;
     }
 
-    fn open(&mut self, connection: Connection) -> io::Result<()> {
+    fn open(&mut self, connection: Connection, pid: i32) -> io::Result<()> {
         if self.open.len() >= MAX_PROGRAMS {
             return Err(io::Error::other(format!("{MAX_PROGRAMS} are connected already")));
         }
-        let socket = (self.connect)()?;
+        let socket = (self.connect)(pid)?;
         let program = Program::start(connection, socket, self.links.clone(), self.out.clone())?;
         self.open.insert(connection, program);
         Ok(())

@@ -45,7 +45,7 @@ impl World {
             Machine { port: UnixStream::connect(&self.port).unwrap(), links, mac: [2, 9, 9, 9, 9, 9] };
         let (made, brokers) = channel();
         let _inside = self.runtime.enter();
-        let relay = Relay::start(machine, move || {
+        let relay = Relay::start(machine, move |_pid| {
             let (near, far) = seqpacket::pair()?;
             unblock(&near)?;
             made.send(far).map_err(std::io::Error::other)?;

@@ -183,7 +183,8 @@ impl Agent {
         // The agent before this one began earlier, and accepted less than one in a nanosecond.
         state.last = (state.last + 1).max(since_1970().as_nanos() as wire::Connection);
         let connection = state.last;
-        self.port.send(&ToHost::Opened { connection })?;
+        let pid = seqpacket::peer_credentials(socket.as_fd())?.pid;
+        self.port.send(&ToHost::Opened { connection, pid })?;
         let agent = self.clone();
         let started = Connection::start(socket, move |packet| agent.received(connection, packet))?;
         state.connections.insert(connection, started);

@@ -4,7 +4,7 @@
 //! agent                         relay                    the relay may change at any time: the machine has moved, or the node has restarted
 //!   │◀──────── Welcome{generation}│                      after the relay has connected, and after a Hello of another generation
 //!   │ Hello{generation} ─────────▶│                      earlier messages are of an earlier relay, and ignored
-//!   │ Opened{connection} ────────▶│                      a program has connected
+//!   │ Opened{connection, pid} ───▶│                      a program has connected
 //!   │ Message{connection} ───────▶│
 //!   │◀───────── Message{connection, stream?}
 //!   │ Closed{connection} ────────▶│                      either side
@@ -46,6 +46,8 @@ pub enum ToHost {
     Opened {
         /// The new connection.
         connection: Connection,
+        /// The PID of the program.
+        pid: i32,
     },
     /// A program's packet.
     Message {

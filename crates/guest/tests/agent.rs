@@ -67,7 +67,8 @@ impl Relay {
     /// A program, and the number of its connection.
     fn program(&mut self) -> (OwnedFd, Connection) {
         let program = seqpacket::connect(&self.socket).unwrap();
-        let ToHost::Opened { connection } = self.hear() else { panic!("no program has connected") };
+        let ToHost::Opened { connection, pid } = self.hear() else { panic!("no program has connected") };
+        assert_eq!(pid, std::process::id().cast_signed());
         (program, connection)
     }
 
