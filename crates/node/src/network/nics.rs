@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::devices;
+use crate::lock::lock;
 
 /// The limit of instances of a host on the overlay.
 const MOST: u16 = 1024;
@@ -110,7 +111,7 @@ impl fmt::Debug for Nics {
 
 impl Nics {
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner)
     }
 
     /// This host joins the overlay as `me`: plugs all devices into `plane`. They do not keep the plane alive.
@@ -150,7 +151,7 @@ impl Nics {
     }
 
     /// Records that the instance with this MAC is here with `epoch`, by its move or its start.
-    pub fn lives_here(&self, mac: Mac, epoch: Epoch) {
+    pub fn set_here(&self, mac: Mac, epoch: Epoch) {
         let mut inner = self.lock();
         let Inner { overlay, nics } = &mut *inner;
         if let Some(nic) = nics.get_mut(&mac) {
@@ -160,7 +161,7 @@ impl Nics {
     }
 
     /// Applies the coordinator's entry for a MAC, if that is a device here.
-    pub fn hear(&self, entry: &Entry) -> bool {
+    pub fn apply(&self, entry: &Entry) -> bool {
         let inner = self.lock();
         let Some(nic) = inner.nics.get(&entry.mac) else { return false };
         let Some((plane, me)) = inner.plane() else { return true };
@@ -375,7 +376,7 @@ mod tests {
     use overlay::switch::{Gate, Origin};
     use rpc::net::ToNode;
 
-    use super::super::Joined;
+    use super::super::joined::Joined;
     use super::super::tests::{HERE, THERE, started};
     use super::*;
 
@@ -421,21 +422,21 @@ mod tests {
         let (spec, network) = (spec(), spec().network);
         nics.create(&spec, namespace.as_fd()).unwrap();
         assert_eq!(known(&joined), (None, Some(Gate::Muted)));
-        nics.lives_here(mac(), Epoch(0));
+        nics.set_here(mac(), Epoch(0));
         assert_eq!(known(&joined), (Some((HERE, 0)), Some(Gate::Muted)));
         nics.mend(&network).unwrap();
         assert_eq!(known(&joined), (Some((HERE, 0)), Some(Gate::Open)));
-        assert!(nics.hear(&entry(HERE, 0)), "an entry that is known already changes nothing");
+        assert!(nics.apply(&entry(HERE, 0)), "an entry that is known already changes nothing");
         nics.cut(&network).unwrap();
         assert_eq!(known(&joined).1, Some(Gate::Paused));
         nics.mend(&network).unwrap();
         assert_eq!(known(&joined).1, Some(Gate::Open), "the move was rolled back");
         nics.cut(&network).unwrap();
-        assert!(nics.hear(&entry(THERE, 1)));
+        assert!(nics.apply(&entry(THERE, 1)));
         assert_eq!(known(&joined), (Some((THERE, 1)), Some(Gate::Paused)));
         nics.delete(&network).unwrap();
         assert_eq!(known(&joined), (Some((THERE, 1)), None));
-        assert!(!nics.hear(&entry(THERE, 2)), "the device is not here");
+        assert!(!nics.apply(&entry(THERE, 2)), "the device is not here");
         assert!(nics.mend(&network).is_err());
         netns::enter(namespace.as_fd(), || Tap::new(DEVICE).map(drop)).unwrap().expect("the device is gone");
     }
@@ -447,10 +448,10 @@ mod tests {
             nics.create(&spec(), namespace.as_fd()).unwrap();
             for epoch in says {
                 let node = if *epoch == 6 { HERE } else { THERE };
-                nics.hear(&entry(node, *epoch));
+                nics.apply(&entry(node, *epoch));
                 assert_eq!(known(&joined).1, Some(Gate::Muted));
             }
-            nics.lives_here(mac(), Epoch(6));
+            nics.set_here(mac(), Epoch(6));
             assert_eq!(known(&joined), (Some((HERE, 6)), Some(Gate::Muted)), "{says:?}");
             nics.mend(&spec().network).unwrap();
             assert_eq!(known(&joined).1, Some(Gate::Open));
@@ -461,7 +462,7 @@ mod tests {
     fn a_copy_that_was_not_released_is_replaced_by_another() {
         let (joined, nics, namespace) = host();
         nics.create(&spec(), namespace.as_fd()).unwrap();
-        nics.lives_here(mac(), Epoch(1));
+        nics.set_here(mac(), Epoch(1));
         nics.mend(&spec().network).unwrap();
         let another = netns::create().unwrap();
         nics.create(&spec(), another.as_fd()).unwrap();
@@ -495,7 +496,7 @@ mod tests {
             ready(10 * PATIENCE).expect("it is waited for");
         });
         assert_eq!(known(&joined), (None, Some(Gate::Open)));
-        after.hear(&entry(HERE, 3));
+        after.apply(&entry(HERE, 3));
         assert_eq!(known(&joined), (Some((HERE, 3)), Some(Gate::Open)));
         drop(joined);
         ready(Duration::ZERO).expect_err("it is another overlay now");
@@ -511,7 +512,7 @@ mod tests {
         runtime.block_on(joined.obey(told(vec![])));
         assert_eq!(known(&joined).0, None);
         nics.create(&spec(), namespace.as_fd()).unwrap();
-        nics.lives_here(mac(), Epoch(9));
+        nics.set_here(mac(), Epoch(9));
         runtime.block_on(joined.obey(told(vec![])));
         assert_eq!(known(&joined).0, Some((HERE, 9)), "it has begun since");
     }

@@ -16,8 +16,8 @@ use overlay_io::faults::{Place, SwitchedOff};
 use rpc::net::{Question, describe_nic};
 use rpc::wire::split_reason;
 
-use super::Joined;
 use super::devices::Present;
+use super::joined::Joined;
 use super::nics::Listed;
 
 /// Collects the state of the overlay on this host.
