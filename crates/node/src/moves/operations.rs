@@ -42,7 +42,7 @@ impl Operations {
         Self { agent, instances, sides, couriers, fetchings, source, precopy, destination }
     }
 
-    async fn operate(&self, Order { vid, operation, leaving, cancel }: Order) -> Outcome {
+    async fn outcome_of(&self, Order { vid, operation, leaving, cancel }: Order) -> Outcome {
         let cancel = &cancel;
         let done = match operation {
             Operation::CheckSource { destination, dry_run } => {
@@ -102,7 +102,7 @@ impl Performer for Operations {
         tokio::spawn(async move {
             let vid = order.vid;
             tracing::debug!("{vid}: {:?} begins", order.operation);
-            let outcome = Self::operate(&self, order).await;
+            let outcome = self.outcome_of(order).await;
             tracing::debug!("{vid}: {outcome:?}");
             self.agent.input(Input::Ended { vid, outcome });
         });
