@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::carrier::Source;
-pub use crate::carrier::{Carrier, Fallback};
 use crate::forwarder::Forwarder;
 use crate::lock::lock;
 
