@@ -3,7 +3,7 @@ use std::io;
 use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use fabric::attach::{LinkRefusal, NotStarted, Role, SOCKET_NAME, ToProcess};
@@ -12,10 +12,12 @@ use fabric::link::LinkRequest;
 use fabric::session::{SessionId, ToSession};
 use fabric::{Epoch, InstanceId, ProcessId, netns, seqpacket};
 use instance::{Carried, Chunk, Follower, Roster};
+use rustix::io::ioctl_fionbio;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{timeout, timeout_at};
 
 use crate::instance::{Allowance, Arrival, Back, Instance, NotAdmitted, Outgoing, Phase, Seat};
+use crate::lock::lock;
 use crate::namespace::Namespace;
 use crate::peers::{Observer, Peers};
 use crate::report::{ResumeReport, SuspendError, SuspendReport};
@@ -218,6 +220,23 @@ impl Broker {
         });
     }
 
+    /// Connects a process in the virtual machine that is this instance, with its PID there. Its packets pass over the returned socket,
+    /// which does not block, as over a socket of the attach protocol.
+    ///
+    /// # Errors
+    /// `ConnectionRefused` if the broker does not listen for the instance now; otherwise errors of making the socket.
+    pub fn connect(&self, id: InstanceId, pid: i32) -> io::Result<OwnedFd> {
+        let listens = self.shared.with(id, |instance| matches!(instance.phase, Phase::Listening(_)));
+        if listens != Some(true) {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        let (outer, inner) = seqpacket::pair()?;
+        ioctl_fionbio(&outer, true)?;
+        ioctl_fionbio(&inner, true)?;
+        tokio::spawn(connection::serve_inside(self.shared.clone(), id, inner, pid));
+        Ok(outer)
+    }
+
     /// Waits until every process with a seat has attached again and resumed, or counts as ended.
     ///
     /// # Errors
@@ -337,7 +356,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, HashMap<InstanceId, Instance>> {
-        self.instances.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.instances)
     }
 
     pub fn next_serial(&self) -> u64 {
@@ -364,7 +383,7 @@ impl Shared {
 
     /// Records that a link is being made.
     pub fn begin_link(&self, request: LinkRequest) -> LinkBegun {
-        let mut waiting = self.waiting_links.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = lock(&self.waiting_links);
         let waiting = waiting.entry(request.from_instance()).or_default();
         if waiting.len() >= MAX_WAITING_LINKS {
             LinkBegun::TooMany
@@ -376,7 +395,7 @@ impl Shared {
     }
 
     pub fn end_link(&self, request: LinkRequest) {
-        let mut waiting = self.waiting_links.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = lock(&self.waiting_links);
         let Some(of_instance) = waiting.get_mut(&request.from_instance()) else { return };
         of_instance.remove(&request);
         if of_instance.is_empty() {

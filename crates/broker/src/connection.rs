@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fabric::attach::{self, Role, ToNode, ToProcess};
@@ -20,6 +20,7 @@ use tracing::{debug, warn};
 use crate::broker::Shared;
 use crate::instance::{Arrival, NotAdmitted, Outgoing, Seat};
 use crate::link;
+use crate::lock::lock;
 use crate::namespace::{Namespace, own_number};
 use crate::report::SuspendedProcess;
 
@@ -84,9 +85,28 @@ fn why_refused(refused: &io::Result<OwnedFd>) -> String {
     }
 }
 
+/// Where a process runs.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// On this host, in the namespaces of its instance.
+    Host,
+    /// In the virtual machine that is its instance, with this PID there.
+    Machine { pid: i32 },
+}
+
+/// Serves a process in the virtual machine `instance` over `socket`. The machine is trusted with its own processes: it gives their PIDs.
+pub(crate) async fn serve_inside(shared: Arc<Shared>, instance: InstanceId, socket: OwnedFd, pid: i32) {
+    // Its programs do not fill the log.
+    let complaints = Mutex::new(Pace::new(0, Duration::MAX, Instant::now()));
+    let greeted = greet(&shared, instance, socket, Place::Machine { pid }, &complaints).await;
+    if let Err(error) = greeted {
+        debug!("instance {instance}: disconnecting a process in the machine: {error}");
+    }
+}
+
 /// Reads the `Hello` of a process, and spawns a task for an admitted one.
 async fn serve(shared: Arc<Shared>, instance: InstanceId, socket: OwnedFd, complaints: Arc<Mutex<Pace>>) {
-    if let Err(error) = greet(&shared, instance, socket, &complaints).await {
+    if let Err(error) = greet(&shared, instance, socket, Place::Host, &complaints).await {
         debug!("instance {instance}: disconnecting a process: {error}");
     }
 }
@@ -95,9 +115,16 @@ async fn greet(
     shared: &Arc<Shared>,
     instance: InstanceId,
     socket: OwnedFd,
+    place: Place,
     complaints: &Mutex<Pace>,
 ) -> io::Result<()> {
-    let pid = seqpacket::peer_credentials(socket.as_fd())?.pid;
+    let (pid, number) = match place {
+        Place::Host => {
+            let pid = seqpacket::peer_credentials(socket.as_fd())?.pid;
+            (pid, own_number(pid)?)
+        }
+        Place::Machine { pid } => (pid, pid),
+    };
     let socket = watch(socket)?;
     let hello = timeout(HELLO_LIMIT, receive(&socket)).await??;
     let Some(ToNode::Hello { version, role, resume }) = hello else {
@@ -105,8 +132,8 @@ async fn greet(
     };
     let (queue, waiting) = mpsc::channel(QUEUE);
     let (serial, cut_off) = (shared.next_serial(), Arc::new(Notify::new()));
-    let number = own_number(pid)?;
-    let arrival = Arrival { serial, pid, number, queue, cut_off: cut_off.clone() };
+    let is_inside = matches!(place, Place::Machine { .. });
+    let arrival = Arrival { serial, pid, number, is_inside, queue, cut_off: cut_off.clone() };
     let admitted = check_version(version)
         .and_then(|()| check_identity(shared, instance, &arrival, role))
         .and_then(|()| shared.admit(instance, arrival, role, resume));
@@ -127,7 +154,7 @@ async fn greet(
         }
         Err(NotAdmitted::Later) => Ok(()),
         Err(NotAdmitted::Refused(reason)) => {
-            if complaints.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now()) {
+            if lock(complaints).take(Instant::now()) {
                 warn!("instance {instance}: refusing process {pid}: {reason}");
             }
             send(&socket, &ToProcess::Refused { reason }, &[]).await
@@ -171,7 +198,12 @@ fn check_identity(
     arrival: &Arrival,
     role: Role,
 ) -> Result<(), NotAdmitted> {
-    let Arrival { pid, number, .. } = *arrival;
+    let Arrival { pid, number, is_inside, .. } = *arrival;
+    if is_inside {
+        // The machine's own first process, which runs on the host, has the other roles.
+        let refused = || NotAdmitted::Refused("a process in a virtual machine can only use RDMA".into());
+        return if role == Role::Verbs { Ok(()) } else { Err(refused()) };
+    }
     let (network, pids) = shared.namespaces(instance).ok_or(NotAdmitted::Later)?;
     let found = || -> io::Result<Option<&str>> {
         let Some(pids) = pids else { return Ok(None) };

@@ -85,6 +85,8 @@ pub(crate) struct Member {
     /// The connection's serial number: a process that attaches again has another.
     pub serial: u64,
     pub pid: i32,
+    /// Whether it runs in a virtual machine, and shares no memory with processes of the host.
+    is_inside: bool,
     pub queue: mpsc::Sender<Outgoing>,
     /// Ends the connection.
     cut_off: Arc<Notify>,
@@ -99,6 +101,8 @@ pub(crate) struct Arrival {
     pub pid: i32,
     /// The PID in its own PID namespace.
     pub number: i32,
+    /// Whether it runs in a virtual machine.
+    pub is_inside: bool,
     pub queue: mpsc::Sender<Outgoing>,
     pub cut_off: Arc<Notify>,
 }
@@ -155,7 +159,7 @@ impl Instance {
     /// Gives a process its seat and queues its welcome.
     pub fn admit(
         &mut self,
-        Arrival { serial, pid, number, queue, cut_off }: Arrival,
+        Arrival { serial, pid, number, is_inside, queue, cut_off }: Arrival,
         role: Role,
         resume: Option<ProcessId>,
     ) -> Result<Seat, NotAdmitted> {
@@ -171,7 +175,8 @@ impl Instance {
         let _ = queue.try_send(Outgoing::bare(welcome));
         self.back.first.get_or_insert_with(Instant::now);
         let resumed = resume.is_none();
-        self.members.insert(seat, Member { serial, pid, queue, cut_off, suspended: None, resumed });
+        self.members
+            .insert(seat, Member { serial, pid, is_inside, queue, cut_off, suspended: None, resumed });
         self.changed.notify_waiters();
         Ok(seat)
     }
@@ -348,6 +353,11 @@ impl Instance {
             (Phase::Listening(_), true) => Ok(self.epoch),
             _ => Err(self.absence(index)),
         }
+    }
+
+    /// Whether the process at `index` can share memory with others of its host.
+    pub fn shares_memory(&self, index: u8) -> bool {
+        self.members.get(&Seat::Verbs(index)).is_none_or(|member| !member.is_inside)
     }
 
     /// The reason why the process at `index` cannot have links now. If the instance is stopped here, the process may be attached on

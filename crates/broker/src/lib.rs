@@ -22,6 +22,7 @@ mod connection;
 mod instance;
 mod link;
 pub mod local;
+mod lock;
 mod namespace;
 mod peers;
 mod report;

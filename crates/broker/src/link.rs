@@ -104,8 +104,14 @@ fn prepare(socket: &TcpStream) {
 }
 
 fn open_locally(shared: &Shared, request: LinkRequest, epoch: Epoch) -> Result<(), LinkRefusal> {
-    let (transport, near, far) = pair().map_err(|error| {
-        debug!("creating a shared-memory link failed: {error}");
+    let shares_memory = |instance, process: ProcessId| {
+        shared.with(instance, |instance| instance.shares_memory(process.index)) == Some(true)
+    };
+    let in_memory = shares_memory(request.from_instance(), request.from)
+        && shares_memory(request.to_instance(), request.to);
+    let made = if in_memory { pair() } else { stream_pair() };
+    let (transport, near, far) = made.map_err(|error| {
+        debug!("creating a link on this host failed: {error}");
         LinkRefusal::Unreachable
     })?;
     let to_near = ToProcess::LinkUp { peer: request.to, epoch, transport };
@@ -118,6 +124,12 @@ fn open_locally(shared: &Shared, request: LinkRequest, epoch: Epoch) -> Result<(
 fn pair() -> io::Result<(Transport, Vec<OwnedFd>, Vec<OwnedFd>)> {
     let (lower, higher) = create_shm_pair()?;
     Ok((Transport::SharedMemory, lower.into(), higher.into()))
+}
+
+/// Both ends of a link of which one is in a virtual machine.
+fn stream_pair() -> io::Result<(Transport, Vec<OwnedFd>, Vec<OwnedFd>)> {
+    let (near, far) = loopback_pair()?;
+    Ok((Transport::Stream, vec![near.into()], vec![far.into()]))
 }
 
 /// Two connected TCP sockets of this host.

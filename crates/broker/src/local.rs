@@ -22,7 +22,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use fabric::attach::{LinkRefusal, NotStarted};
@@ -34,6 +34,7 @@ use instance::{Carried, Roster};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
+use crate::lock::lock;
 use crate::peers::{Answer, Observer, Passing, Peers, RemoteLink};
 use crate::report::{ResumeReport, SuspendError, SuspendReport};
 use crate::{Broker, Config, link};
@@ -115,6 +116,16 @@ impl LocalFabric {
         self.hosts.broker(host).ok_or_else(|| io::ErrorKind::InvalidInput.into())
     }
 
+    /// A connection of a process with this PID in the virtual machine that is `instance`. It does not block.
+    ///
+    /// # Errors
+    /// Errors of [`Broker::connect`].
+    pub fn connect(&self, instance: &LocalInstance, pid: i32) -> io::Result<OwnedFd> {
+        let place = self.hosts.place(instance.id).ok_or(io::ErrorKind::InvalidInput)?;
+        let _inside = self.runtime.enter();
+        self.broker(place.host)?.connect(instance.id, pid)
+    }
+
     /// Suspends the instance's processes, as before a move, once all are attached.
     ///
     /// # Errors
@@ -175,7 +186,7 @@ impl LocalInstance {
 
 impl Hosts {
     fn places(&self) -> std::sync::MutexGuard<'_, HashMap<InstanceId, Place>> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.places)
     }
 
     fn place(&self, id: InstanceId) -> Option<Place> {
@@ -187,7 +198,7 @@ impl Hosts {
     }
 
     fn directory(&self) -> std::sync::MutexGuard<'_, Directory> {
-        self.directory.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.directory)
     }
 
     fn answer(&self, due: Due) {

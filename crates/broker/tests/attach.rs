@@ -15,6 +15,7 @@ use fabric::attach::{self, LinkRefusal, OutputStream, Role, SOCKET_NAME, ToNode,
 use fabric::directory::{Answer, Entry, Request};
 use fabric::session::{MAX_SESSIONS, SessionId, State, ToSession, Word};
 use fabric::{Epoch, InstanceId, ProcessId, netns, seqpacket};
+use rustix::io::ioctl_fionbio;
 
 /// The broker's view of a process: a socket and its identity.
 struct Process {
@@ -34,11 +35,20 @@ impl Process {
                 Err(_) => std::thread::yield_now(),
             }
         };
+        Self::greet(socket, role, resume)
+    }
+
+    fn greet(socket: OwnedFd, role: Role, resume: Option<ProcessId>) -> Self {
         send(&socket, &ToNode::Hello { version: attach::VERSION, role, resume });
         match receive(&socket) {
             Some((ToProcess::Welcome { process, epoch, .. }, _)) => Self { socket, id: process, epoch },
             other => panic!("expected Welcome: {other:?}"),
         }
+    }
+
+    /// In the virtual machine that is the instance.
+    fn inside(fabric: &LocalFabric, instance: &LocalInstance, pid: i32) -> Self {
+        Self::greet(connect_inside(fabric, instance, pid), Role::Verbs, None)
     }
 
     fn verbs(instance: &LocalInstance) -> Self {
@@ -112,6 +122,38 @@ fn processes_of_one_instance_get_a_link() {
     assert_eq!((one.id.index, two.id.index), (1, 2));
     one.say(&ToNode::OpenLink { peer: two.id });
     assert_eq!(one.shared_memory(two.id), two.shared_memory(one.id));
+}
+
+fn connect_inside(fabric: &LocalFabric, instance: &LocalInstance, pid: i32) -> OwnedFd {
+    let socket = fabric.connect(instance, pid).unwrap();
+    ioctl_fionbio(&socket, false).unwrap();
+    socket
+}
+
+/// They share no memory with each other or with the host.
+#[test]
+fn processes_in_a_virtual_machine_get_streams() {
+    let fabric = LocalFabric::new(1).unwrap();
+    let (machine, other) = (fabric.add_instance(0).unwrap(), fabric.add_instance(0).unwrap());
+    let (one, two) = (Process::inside(&fabric, &machine, 7), Process::inside(&fabric, &machine, 8));
+    let neighbour = Process::verbs(&other);
+    for peer in [&two, &neighbour] {
+        one.say(&ToNode::OpenLink { peer: peer.id });
+        assert_joined(&mut one.link_up(peer.id), &mut peer.link_up(one.id));
+    }
+}
+
+#[test]
+fn a_process_in_a_virtual_machine_cannot_speak_for_it() {
+    let fabric = LocalFabric::new(1).unwrap();
+    let (machine, other) = (fabric.add_instance(0).unwrap(), fabric.add_instance(0).unwrap());
+    let stranger = Process::verbs(&other);
+    let claims = [(Role::Init, None), (Role::Sessions, None), (Role::Verbs, Some(stranger.id))];
+    for (role, resume) in claims {
+        let socket = connect_inside(&fabric, &machine, 7);
+        send(&socket, &ToNode::Hello { version: attach::VERSION, role, resume });
+        assert!(matches!(receive(&socket), Some((ToProcess::Refused { .. }, _))), "{role:?}");
+    }
 }
 
 #[test]

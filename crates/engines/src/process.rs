@@ -55,8 +55,8 @@ use crate::memory::MemorySink;
 use crate::report::{Host, Needs, Report, Shortage};
 use crate::stopwatch::Stopwatch;
 
-/// How long to retry a dump if the stopped instance has a blocker that may last only a moment: a lock, or a connection that it is about
-/// to accept. Each try stops it for hundredths of a second, or for a quarter of a second if closed connections have unsent data.
+/// How long to retry a dump if the stopped instance has a blocker that may last only a moment: a lock, a connection that it is about
+/// to accept, or other programs' unread descriptors. Each try stops it for hundredths of a second, or for a quarter of a second if closed connections have unsent data.
 const INSISTENCE: Duration = Duration::from_secs(3);
 
 /// The engine; one for each state directory.

@@ -17,6 +17,9 @@ impl LabName {
     /// The default name of a lab.
     pub const DEFAULT: &'static str = "lab";
 
+    /// The name of the demo's lab.
+    pub const DEMO: &'static str = "demo";
+
     /// The name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {

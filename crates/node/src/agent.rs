@@ -1,32 +1,61 @@
-//! Feeds events to the state machine of moves, and performs its outputs one after the other.
+//! Feeds events to the state machine of moves, and passes its outputs on one after the other.
+//!
+//! The agent is below all components that report events to it. The component that carries out its orders is above them: it implements
+//! [`Performer`].
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use fabric::{Epoch, Vid};
 use moves::entry::{Entry, Role};
 use moves::node::{AlreadyHere, Config, Input, NodeAgent, Operation, Output};
 use moves::protocol::Location;
-use moves::{HostName, MoveId};
+use moves::{HostName, MoveId, Side};
 use rpc::Outbox;
 use rpc::removed::Removed;
-use rpc::wire::{self, FromNode, Measurement};
+use rpc::wire::{self, FromNode};
 use store::{NodeStore, StoreError};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
 use crate::cancel::Cancel;
-use crate::directory::Place;
-use crate::node::Node;
+use crate::directory::{Directory, Place};
+use crate::lock::lock;
+use crate::uplink::Uplink;
 
 /// How long the coordinator may take to answer with the location of an instance.
 const LOCATE_LIMIT: Duration = Duration::from_secs(2);
 
-/// The state machine of moves, and the receivers of its outputs.
+/// Carries out the orders of the state machine. It is called with the agent's lock held: the calls return at once, and do not call the
+/// agent.
+pub trait Performer: Send + Sync {
+    /// Begins an operation, whose outcome becomes [`Input::Ended`].
+    fn operate(self: Arc<Self>, order: Order);
+    /// A move away from here is over, and the instance has stayed.
+    fn stays(self: Arc<Self>, vid: Vid);
+    /// The coordinator knows that an instance has ended: removes it.
+    fn farewell(self: Arc<Self>, vid: Vid);
+}
+
+/// An order to carry out an operation.
+pub struct Order {
+    pub vid: Vid,
+    pub operation: Operation,
+    /// The move whose source is this host, with its destination, if there is one.
+    pub leaving: Option<(MoveId, Side)>,
+    /// Cancels the operation.
+    pub cancel: Arc<Cancel>,
+}
+
+/// The state machine of moves with its records, and the receivers of its outputs.
 pub struct Agent {
     began: Instant,
     inner: Mutex<Inner>,
+    uplink: Arc<Uplink>,
+    directory: Arc<Directory>,
+    /// Weak, since it has this agent.
+    performer: OnceLock<Weak<dyn Performer>>,
     /// Notified when the machine may want to wake at another time.
     changed: Notify,
     /// Notified when a record could not be written: the node must stop.
@@ -36,31 +65,41 @@ pub struct Agent {
 struct Inner {
     machine: NodeAgent,
     store: NodeStore,
-    coordinator: Option<Outbox<FromNode>>,
+    /// The outputs of the machine until [`Agent::begin`].
+    first: Vec<Output>,
     cancels: HashMap<Vid, Arc<Cancel>>,
     locating: HashMap<Vid, Vec<oneshot::Sender<Option<Location>>>>,
     failure: Option<StoreError>,
 }
 
 impl Agent {
-    /// Makes the agent of `host` from the records in `store`; also returns its first outputs.
-    pub fn new(host: HostName, store: NodeStore) -> Result<(Self, Vec<Output>), StoreError> {
-        let (machine, outputs) = NodeAgent::new(host, Config::default(), store.load()?, Duration::ZERO);
-        let inner = Inner {
-            machine,
-            store,
-            coordinator: None,
-            cancels: HashMap::new(),
-            locating: HashMap::new(),
-            failure: None,
-        };
-        let agent = Self {
+    /// Makes the agent of `host` from the records in `store`.
+    pub fn new(
+        host: HostName,
+        store: NodeStore,
+        uplink: Arc<Uplink>,
+        directory: Arc<Directory>,
+    ) -> Result<Self, StoreError> {
+        let (machine, first) = NodeAgent::new(host, Config::default(), store.load()?, Duration::ZERO);
+        let inner =
+            Inner { machine, store, first, cancels: HashMap::new(), locating: HashMap::new(), failure: None };
+        Ok(Self {
             began: Instant::now(),
             inner: Mutex::new(inner),
+            uplink,
+            directory,
+            performer: OnceLock::new(),
             changed: Notify::new(),
             broken: Notify::new(),
-        };
-        Ok((agent, outputs))
+        })
+    }
+
+    /// Begins to pass orders to `performer`.
+    pub fn begin(&self, performer: Weak<dyn Performer>) {
+        let mut inner = self.lock();
+        self.performer.get_or_init(|| performer);
+        let first = std::mem::take(&mut inner.first);
+        self.perform(&mut inner, first);
     }
 
     fn now(&self) -> Duration {
@@ -68,7 +107,7 @@ impl Agent {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner)
     }
 
     /// The instances that this node has or is moving.
@@ -95,57 +134,39 @@ impl Agent {
             }
         }
     }
-}
 
-impl Node {
-    /// Performs the agent's first outputs.
-    pub fn begin(self: &Arc<Self>, outputs: Vec<Output>) {
-        let mut inner = self.agent.lock();
-        self.perform(&mut inner, outputs);
+    /// The way to the coordinator.
+    pub fn uplink(&self) -> &Uplink {
+        &self.uplink
     }
 
     /// Feeds an event to the agent.
-    pub fn input(self: &Arc<Self>, input: Input) {
-        let mut inner = self.agent.lock();
-        let outputs = inner.machine.handle(input, self.agent.now());
+    pub fn input(&self, input: Input) {
+        let mut inner = self.lock();
+        let outputs = inner.machine.handle(input, self.now());
         self.perform(&mut inner, outputs);
-        self.agent.changed.notify_one();
+        self.changed.notify_one();
     }
 
     /// Sets the connection to the coordinator, or `None` when it is lost.
-    pub fn set_coordinator(self: &Arc<Self>, outbox: Option<Outbox<FromNode>>) {
+    pub fn set_coordinator(&self, outbox: Option<Outbox<FromNode>>) {
         let input = if outbox.is_some() { Input::LinkUp } else { Input::LinkDown };
-        self.agent.lock().coordinator = outbox;
+        self.uplink.set(outbox);
         self.input(input);
-    }
-
-    /// The connection to the coordinator, if there is one.
-    pub fn coordinator(&self) -> Option<Outbox<FromNode>> {
-        self.agent.lock().coordinator.clone()
-    }
-
-    /// Sends a message to the coordinator, if it is connected.
-    pub fn tell_coordinator(&self, message: &FromNode) {
-        self.agent.lock().send(message);
-    }
-
-    /// Sends a measurement of a move to the coordinator.
-    pub fn measured(&self, id: MoveId, measurement: Measurement) {
-        self.tell_coordinator(&FromNode::Measured { id, measurement });
     }
 
     /// Records the hosts that this node does not trust any more.
     pub fn note_removed(&self, removed: &Removed) {
-        let mut inner = self.agent.lock();
+        let mut inner = self.lock();
         if let Err(error) = inner.store.set_removed(removed) {
             inner.failure = Some(error);
-            self.agent.broken.notify_one();
+            self.broken.notify_one();
         }
     }
 
     /// Enters an instance that is about to be started.
-    pub fn enter_instance(self: &Arc<Self>, vid: Vid) -> Result<(), AlreadyHere> {
-        let mut inner = self.agent.lock();
+    pub fn enter_instance(&self, vid: Vid) -> Result<(), AlreadyHere> {
+        let mut inner = self.lock();
         let outputs = inner.machine.host_instance(vid, Epoch::default())?;
         self.perform(&mut inner, outputs);
         Ok(())
@@ -155,19 +176,19 @@ impl Node {
     ///
     /// # Errors
     /// If the coordinator cannot be reached, or does not answer in time.
-    pub async fn ask_where(self: &Arc<Self>, vid: Vid) -> Result<Option<Place>, Unanswered> {
+    pub async fn ask_where(&self, vid: Vid) -> Result<Option<Place>, Unanswered> {
         let answer = {
-            let mut inner = self.agent.lock();
-            if inner.coordinator.is_none() {
+            let mut inner = self.lock();
+            if !self.uplink.is_connected() {
                 return Err(Unanswered);
             }
             let (sender, answer) = oneshot::channel();
             inner.locating.entry(vid).or_default().push(sender);
-            let outputs = inner.machine.locate(vid, self.agent.now());
+            let outputs = inner.machine.locate(vid, self.now());
             self.perform(&mut inner, outputs);
             answer
         };
-        self.agent.changed.notify_one();
+        self.changed.notify_one();
         let location = timeout(LOCATE_LIMIT, answer).await.map_err(|_| Unanswered)?;
         let location = location.map_err(|_| Unanswered)?;
         Ok(location.map(|location| Place { host: location.host, epoch: location.epoch }))
@@ -176,12 +197,12 @@ impl Node {
     /// Wakes the agent at the times that it requests.
     pub async fn tick(self: Arc<Self>) {
         loop {
-            let wake_at = self.agent.lock().machine.wake_at();
-            let changed = self.agent.changed.notified();
+            let wake_at = self.lock().machine.wake_at();
+            let changed = self.changed.notified();
             match wake_at {
                 None => changed.await,
                 Some(at) => {
-                    let deadline = (self.agent.began + at).into();
+                    let deadline = (self.began + at).into();
                     if tokio::time::timeout_at(deadline, changed).await.is_err() {
                         self.input(Input::Tick);
                     }
@@ -190,7 +211,7 @@ impl Node {
         }
     }
 
-    fn perform(self: &Arc<Self>, inner: &mut Inner, outputs: Vec<Output>) {
+    fn perform(&self, inner: &mut Inner, outputs: Vec<Output>) {
         for output in outputs {
             if inner.failure.is_some() {
                 return;
@@ -199,15 +220,15 @@ impl Node {
         }
     }
 
-    fn perform_one(self: &Arc<Self>, inner: &mut Inner, output: Output) {
+    fn perform_one(&self, inner: &mut Inner, output: Output) {
         match output {
             Output::Record(record) => {
                 if let Err(error) = inner.store.apply(&record) {
                     inner.failure = Some(error);
-                    self.agent.broken.notify_one();
+                    self.broken.notify_one();
                 }
             }
-            Output::Send(message) => inner.send(&FromNode::Moves(message)),
+            Output::Send(message) => self.uplink.send(&FromNode::Moves(message)),
             Output::Operate { vid, operation } => self.operate(inner, vid, operation),
             Output::Cancel { vid } => {
                 if let Some(cancel) = inner.cancels.get(&vid) {
@@ -215,39 +236,27 @@ impl Node {
                 }
             }
             Output::Located { vid, location } => self.located(inner, vid, location),
-            Output::Stays { vid } => {
-                // At once: later events may belong to the next move.
-                self.drop_courier(vid);
-                tokio::spawn(self.close_sides(vid));
-            }
-            Output::Farewell { vid } => {
-                self.drop_courier(vid);
-                let Some(live) = self.live(vid) else { return };
-                self.departing.begin(live.name.clone());
-                let node = self.clone();
-                tokio::spawn(async move {
-                    node.farewell(vid, &live).await;
-                    node.departing.end(&live.name);
-                });
-            }
+            Output::Stays { vid } => self.order(|performer| performer.stays(vid)),
+            Output::Farewell { vid } => self.order(|performer| performer.farewell(vid)),
         }
     }
 
-    fn operate(self: &Arc<Self>, inner: &mut Inner, vid: Vid, operation: Operation) {
+    fn operate(&self, inner: &mut Inner, vid: Vid, operation: Operation) {
         let cancel = Arc::new(Cancel::default());
         inner.cancels.insert(vid, cancel.clone());
         let role = inner.machine.entry(vid).map(|entry| entry.role.clone());
-        let source_of = match role {
+        let leaving = match role {
             Some(Role::Source { id, destination }) => Some((id, destination)),
             _ => None,
         };
-        let node = self.clone();
-        tokio::spawn(async move {
-            tracing::debug!("{vid}: {operation:?} begins");
-            let outcome = node.perform_operation(vid, operation, source_of, &cancel).await;
-            tracing::debug!("{vid}: {outcome:?}");
-            node.input(Input::Ended { vid, outcome });
-        });
+        self.order(|performer| performer.operate(Order { vid, operation, leaving, cancel }));
+    }
+
+    /// Passes an order on, unless the node is ending.
+    fn order(&self, give: impl FnOnce(Arc<dyn Performer>)) {
+        if let Some(performer) = self.performer.get().and_then(Weak::upgrade) {
+            give(performer);
+        }
     }
 
     fn located(&self, inner: &mut Inner, vid: Vid, location: Option<Location>) {
@@ -259,15 +268,6 @@ impl Node {
         }
         for waiter in inner.locating.remove(&vid).unwrap_or_default() {
             let _ = waiter.send(location.clone());
-        }
-    }
-}
-
-impl Inner {
-    fn send(&self, message: &FromNode) {
-        if let Some(coordinator) = &self.coordinator {
-            // If the connection fails to accept it, the reader of the connection notices the loss.
-            let _ = coordinator.send(message);
         }
     }
 }

@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use fabric::{Epoch, Vid};
 use moves::HostName;
+
+use crate::lock::lock;
 
 /// The limit of remembered places. Beyond it, all are forgotten, and the coordinator is asked again.
 const MAX_PLACES: usize = 1 << 16;
@@ -70,7 +72,7 @@ impl Directory {
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.known)
     }
 }
 

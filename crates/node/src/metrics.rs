@@ -7,7 +7,7 @@ use api::{Carrier, NetDevice, NetFlow, NetHostState, NetTunnel};
 use metrics::{Exposition, label};
 use tokio::net::TcpListener;
 
-use crate::node::Node;
+use crate::network::Network;
 
 /// The number of pairs of MACs in the metrics: those that have sent most in the last [`WINDOW_S`] seconds.
 const MOST_FLOWS: usize = 64;
@@ -15,11 +15,11 @@ const MOST_FLOWS: usize = 64;
 const WINDOW_S: u64 = 60;
 
 /// Answers for as long as it is polled.
-pub async fn serve(node: Arc<Node>, listener: TcpListener) {
+pub async fn serve(network: Arc<Network>, listener: TcpListener) {
     let expose = move || {
-        let node = node.clone();
+        let network = network.clone();
         async move {
-            let (state, flows) = node.look_at_network(WINDOW_S).await;
+            let (state, flows) = network.look(WINDOW_S).await;
             exposition(&state, &flows)
         }
     };

@@ -7,9 +7,11 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use rpc::wire;
+
+use crate::lock::lock;
 
 /// The limit of names; further ones are ignored.
 const MOST: usize = 1 << 16;
@@ -38,7 +40,7 @@ impl Names {
 
     /// Applies a change from the coordinator.
     pub fn change(&self, change: wire::Names) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.known);
         if change.forget {
             known.clear();
         }

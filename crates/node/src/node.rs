@@ -1,258 +1,144 @@
-use std::collections::HashMap;
-use std::io;
+//! The composition root: makes the components of a node, connects them, and starts their tasks.
+//!
+//! * [`base`]: the components that all others are built on. [`residents`]: those around the instances and their links. [`movers`]: those
+//!   around their moves.
+
+mod base;
+mod movers;
+mod residents;
+
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Weak};
 
-use broker::{Broker, Observer};
-use fabric::attach::NotStarted;
-use fabric::{InstanceId, Vid, device_file};
-use instance::Roster;
-use moves::HostName;
-use moves::journal::Exit;
-use moves::node::{Input, Output};
-use rpc::Endpoint;
-use rpc::pki::Identity;
-use rpc::wire::FromNode;
-use store::NodeStore;
+use fabric::device_file;
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
-use tokio::time::sleep;
 
-use crate::agent::Agent;
-use crate::control;
-use crate::directory::Directory;
-use crate::ended::Ended;
-use crate::engines::Engines;
-use crate::fetching::Fetching;
-use crate::images::Receptions;
-use crate::instances::{Departing, Live};
-use crate::links::{DataPort, NodePeers};
+use self::base::Base;
+use self::movers::Movers;
+use self::residents::Residents;
+use crate::agent::{Agent, Performer};
+use crate::control::{Control, Hosts, Messages, Processes, Questions};
+use crate::error::NodeError;
+use crate::listener::{Doors, Listener};
 use crate::metrics;
-use crate::names::Names;
-use crate::network::{Network, Orders};
-use crate::peers::Pool;
-use crate::sides::Sides;
-use crate::state::StateFiles;
-use crate::{HOSTS, NodeError, NodeOptions, Progress};
-
-/// Everything that the tasks of a node share.
-pub struct Node {
-    pub host: HostName,
-    pub endpoint: Endpoint,
-    pub engines: Engines,
-    /// The sides of moves that are open here.
-    pub sides: Arc<Sides>,
-    pub broker: Broker,
-    pub files: StateFiles,
-    pub agent: Agent,
-    pub directory: Directory,
-    pub names: Names,
-    pub pool: Pool,
-    pub receptions: Receptions,
-    /// Instances that run here without all their memory.
-    pub fetching: Mutex<HashMap<Vid, Fetching>>,
-    pub data: DataPort,
-    pub network: Network,
-    pub lives: Mutex<HashMap<Vid, Live>>,
-    ended: Mutex<Ended>,
-    /// Instances that have ended, and whose remains are still here.
-    pub departing: Departing,
-    /// Tasks that wait for the report that an instance's command runs.
-    pub starts: Mutex<HashMap<Vid, oneshot::Sender<Start>>>,
-    /// How long to wait for this report.
-    pub start_patience: Duration,
-    /// See [`NodeOptions::move_bandwidth`].
-    pub move_bandwidth: Option<u64>,
-    /// Receives the progress that a user wants to see.
-    pub progress: Box<dyn Fn(Progress) + Send + Sync>,
-}
-
-/// Whether a command runs.
-pub type Start = Result<(), NotStarted>;
+use crate::moves::Operations;
+use crate::network::{self, Network};
+use crate::options::NodeOptions;
+use crate::progress::ProgressSink;
+use crate::sockets::{listen, local_address};
 
 /// Runs a node until it fails.
 pub async fn serve(options: NodeOptions) -> NodeError {
-    let begun = match begin(options).await {
-        Ok(begun) => begun,
-        Err(error) => return error,
-    };
-    let Begun { node, join, address } = begun;
-    tracing::info!("host {} listens on {address}", node.host);
-    tokio::select! {
-        error = control::stay_connected(node.clone(), join, address) => error,
-        error = node.agent.broken() => error.into(),
-        reason = node.own_device_failed() => NodeError::Device(reason),
+    match Node::begin(options).await {
+        Ok(node) => node.run().await,
+        Err(error) => error,
     }
 }
 
-struct Begun {
-    node: Arc<Node>,
+/// A node whose tasks run.
+struct Node {
+    agent: Arc<Agent>,
+    network: Arc<Network>,
+    control: Control,
+    /// The agent passes its orders on as long as this lives.
+    _operations: Arc<Operations>,
+    /// The coordinator's address.
     join: SocketAddr,
+    /// The address at which this node accepts others.
     address: SocketAddr,
 }
 
-async fn begin(options: NodeOptions) -> Result<Begun, NodeError> {
-    let runs_instances = !options.engines.is_empty();
-    if runs_instances && let Err(error) = device_file::make() {
-        tracing::warn!("programs that search /dev/infiniband will not find the RDMA device: {error}");
-    }
-    let listener = listen(options.listen).await?;
-    // Without instances, no other host needs this port.
-    let data = if runs_instances { options.listen.ip() } else { Ipv4Addr::LOCALHOST.into() };
-    let data = listen(SocketAddr::new(data, 0)).await?;
-    let metrics = match options.metrics {
-        Some(address) => Some(listen(address).await?),
-        None => None,
-    };
-    let join = options.join;
-    let address = local_address(&listener)?;
-    let (node, orders, outputs) = make(options, address, local_address(&data)?.port())?;
-    node.recover().await?;
-    node.begin(outputs);
-    tokio::spawn(node.clone().tick());
-    tokio::spawn(node.clone().follow_orders(orders));
-    tokio::spawn(node.clone().accept(listener));
-    tokio::spawn(node.clone().accept_data(data));
-    if let Some(listener) = metrics {
-        tokio::spawn(metrics::serve(node.clone(), listener));
-    }
-    Ok(Begun { node, join, address })
+/// The sockets of a node.
+struct Sockets {
+    nodes: TcpListener,
+    links: TcpListener,
+    metrics: Option<TcpListener>,
 }
 
-/// A node that has not started yet, the coordinator's orders to it, and the first outputs of its agent.
-pub fn make(
-    options: NodeOptions,
-    address: SocketAddr,
-    data_port: u16,
-) -> Result<(Arc<Node>, Orders, Vec<Output>), NodeError> {
-    let host = HostName::new(&options.name)?;
-    let endpoint = Endpoint::new(Identity::load(&options.pki, &options.name)?)?;
-    let in_state = |source| io_error(&options.state.display().to_string(), source);
-    let files = StateFiles::open(&options.state).map_err(in_state)?;
-    let names = Names::open(&options.state.join(HOSTS)).map_err(in_state)?;
-    let network = Network::new(address, options.offloads, options.device, options.nics);
-    let (network, orders) = network.map_err(|source| io_error("random numbers", source))?;
-    let store = NodeStore::open(&options.state.join("node.redb"))?;
-    // Even before the coordinator can be reached.
-    endpoint.gate().set(store.removed()?.unwrap_or_default());
-    let (agent, outputs) = Agent::new(host.clone(), store)?;
-    let node = Arc::new_cyclic(|node| Node {
-        host,
-        endpoint,
-        engines: Engines::new(options.engines),
-        sides: Arc::default(),
-        broker: Broker::new(NodePeers(node.clone()), NodeObserver(node.clone())),
-        files,
-        agent,
-        directory: Directory::default(),
-        names,
-        pool: Pool::default(),
-        receptions: Receptions::default(),
-        fetching: Mutex::default(),
-        data: DataPort::new(data_port),
-        network,
-        lives: Mutex::default(),
-        ended: Mutex::default(),
-        departing: Departing::default(),
-        starts: Mutex::default(),
-        start_patience: options.start_patience,
-        move_bandwidth: options.move_bandwidth,
-        progress: options.progress,
-    });
-    Ok((node, orders, outputs))
+impl Sockets {
+    async fn open(options: &NodeOptions) -> Result<Self, NodeError> {
+        let nodes = listen(options.listen).await?;
+        // Without instances, no other host needs this port.
+        let is_local = options.engines.is_empty();
+        let links = if is_local { Ipv4Addr::LOCALHOST.into() } else { options.listen.ip() };
+        let links = listen(SocketAddr::new(links, 0)).await?;
+        let metrics = match options.metrics {
+            Some(address) => Some(listen(address).await?),
+            None => None,
+        };
+        Ok(Self { nodes, links, metrics })
+    }
 }
 
 impl Node {
-    pub fn starts(&self) -> MutexGuard<'_, HashMap<Vid, oneshot::Sender<Start>>> {
-        self.starts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub fn lives(&self) -> MutexGuard<'_, HashMap<Vid, Live>> {
-        self.lives.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub fn fetching(&self) -> MutexGuard<'_, HashMap<Vid, Fetching>> {
-        self.fetching.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub fn ended(&self) -> MutexGuard<'_, Ended> {
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Writes the broker's reports to files, and tells the agent how commands ended.
-struct NodeObserver(Weak<Node>);
-
-impl Observer for NodeObserver {
-    fn roster_changed(&self, instance: InstanceId, roster: &Roster) {
-        let Some(node) = self.0.upgrade() else { return };
-        node.tell_coordinator(&FromNode::Processes { vid: instance.vid, indexes: roster.indexes() });
-        if let Err(error) = node.files.write_roster(instance.vid, roster) {
-            tracing::warn!("instance {instance}: recording its processes failed: {error}");
+    async fn begin(options: NodeOptions) -> Result<Self, NodeError> {
+        let runs_instances = !options.engines.is_empty();
+        if runs_instances && let Err(error) = device_file::make() {
+            tracing::warn!("programs that search /dev/infiniband will not find the RDMA device: {error}");
         }
+        let sockets = Sockets::open(&options).await?;
+        let (address, data_port) = (local_address(&sockets.nodes)?, local_address(&sockets.links)?.port());
+        let base = Base::open(&options)?;
+        let residents = Residents::new(&base, &options, data_port);
+        let movers = Movers::new(&base, &residents, options.move_bandwidth);
+        let (join, patience) = (options.join, options.start_patience);
+
+        let progress: ProgressSink = Arc::from(options.progress);
+        let (host, nics) = (base.name.clone(), options.nics);
+        let config = network::Config { host, address, offloads: options.offloads, nics };
+        let (dialer, uplink) = (base.dialer.clone(), base.uplink.clone());
+        let network = Network::new(config, options.device, dialer, uplink, progress.clone());
+        let (network, orders) = network.map_err(|source| NodeError::io("the overlay", source))?;
+        let network = Arc::new(network);
+
+        residents.recover(&base).await?;
+        let operations = movers.operations.clone();
+        let weak: Weak<Operations> = Arc::downgrade(&operations);
+        base.agent.begin(weak as Weak<dyn Performer>);
+        tokio::spawn(base.agent.clone().tick());
+        tokio::spawn(orders.follow());
+        tokio::spawn(residents.data_port.clone().accept(sockets.links));
+        if let Some(listener) = sockets.metrics {
+            tokio::spawn(metrics::serve(network.clone(), listener));
+        }
+
+        let hosts = Hosts::new(
+            base.name.clone(),
+            base.endpoint.gate().clone(),
+            base.directory.clone(),
+            residents.pool.clone(),
+            base.agent.clone(),
+            network.clone(),
+        );
+        let processes = Processes::new(base.agent.clone(), residents.live.clone(), residents.broker.clone());
+        let questions = Questions::new(
+            residents.starter(&base, patience),
+            residents.outputs(),
+            residents.instances.clone(),
+        );
+        let doors = Doors {
+            links: residents.answerer(&base),
+            pool: residents.pool.clone(),
+            network: network.clone(),
+            memory: movers.memory,
+            receptions: movers.receptions,
+        };
+        let listener = Listener::new(base.endpoint.clone(), base.directory.clone(), doors);
+        tokio::spawn(Arc::new(listener).accept(sockets.nodes));
+
+        let (agent, host) = (base.agent.clone(), residents.host.clone());
+        let messages = Messages::new(agent, host, network.clone(), hosts, processes, base.names, questions);
+        let (agent, endpoint) = (base.agent.clone(), base.endpoint);
+        let control = Control::new(endpoint, agent, network.clone(), messages, runs_instances, progress);
+        tracing::info!("host {} listens on {address}", base.name);
+        Ok(Self { agent: base.agent, network, control, _operations: operations, join, address })
     }
 
-    fn exited(&self, instance: InstanceId, code: i32) {
-        let Some(node) = self.0.upgrade() else { return };
-        if let Err(error) = node.files.write_exit(instance.vid, code) {
-            tracing::warn!("instance {instance}: recording its exit code failed: {error}");
+    async fn run(self) -> NodeError {
+        tokio::select! {
+            error = self.control.stay_connected(self.join, self.address) => error,
+            error = self.agent.broken() => error.into(),
+            reason = self.network.own_device_failed() => NodeError::Device(reason),
         }
-        node.tell_of_shortage(instance.vid);
-        node.input(Input::Exited { vid: instance.vid, exit: Exit::Code(code) });
-    }
-
-    fn started(&self, instance: InstanceId, start: Start) {
-        let Some(node) = self.0.upgrade() else { return };
-        if start.is_err() {
-            node.input(Input::Exited { vid: instance.vid, exit: Exit::NotStarted });
-        }
-        if let Some(waiter) = node.starts().remove(&instance.vid) {
-            // A waiter whose time is over counts the command as started, and learns of its end.
-            let _ = waiter.send(start);
-        }
-    }
-}
-
-async fn listen(address: SocketAddr) -> Result<TcpListener, NodeError> {
-    /// How long the port of a killed node may still be in use: a child that the node was starting has all its descriptors until the
-    /// child executes its program.
-    const PATIENCE: Duration = Duration::from_secs(2);
-    const PAUSE: Duration = Duration::from_millis(20);
-    let begun = Instant::now();
-    loop {
-        match TcpListener::bind(address).await {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && begun.elapsed() < PATIENCE => {
-                sleep(PAUSE).await;
-            }
-            bound => return bound.map_err(|source| io_error(&format!("listening on {address}"), source)),
-        }
-    }
-}
-
-fn local_address(listener: &TcpListener) -> Result<SocketAddr, NodeError> {
-    listener.local_addr().map_err(|source| io_error("the listening socket", source))
-}
-
-fn io_error(what: &str, source: io::Error) -> NodeError {
-    NodeError::Io { what: what.to_owned(), source }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn binding_waits_for_a_port_that_is_soon_free() {
-        let before = listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
-        let address = local_address(&before).unwrap();
-        tokio::spawn(async move {
-            sleep(Duration::from_millis(100)).await;
-            drop(before);
-        });
-        let after = listen(address).await.unwrap();
-        let refused = listen(address).await.unwrap_err().to_string();
-        assert!(refused.contains(&address.to_string()), "{refused}");
-        drop(after);
     }
 }

@@ -4,8 +4,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use overlay::tunnel::lane::Refused;
 
-use crate::outgoing::Loss;
-
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
         /// Why something went nowhere.
@@ -66,17 +64,6 @@ impl From<Refused> for Counter {
             Refused::UnknownKey => Self::UnknownKey,
             Refused::Replayed => Self::Replayed,
             Refused::Forged => Self::Forged,
-        }
-    }
-}
-
-impl From<&Loss> for Counter {
-    fn from(loss: &Loss) -> Self {
-        match loss {
-            Loss::Split(_) => Self::Unsplittable,
-            Loss::TooLong => Self::TooLong,
-            Loss::Exhausted(_) => Self::Exhausted,
-            Loss::Io(_) => Self::NotSent,
         }
     }
 }

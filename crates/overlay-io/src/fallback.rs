@@ -2,53 +2,12 @@
 //!
 //! It carries the same datagrams, sealed and counted, over the TLS connection on which two nodes have agreed on keys.
 
-use std::io;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use waiting::lock;
-
+use crate::carrier::Source;
 use crate::forwarder::Forwarder;
-
-/// How datagrams get to a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Carrier {
-    /// One by one, through the socket.
-    Udp,
-    /// Over a connection: a [`Fallback`].
-    Connection,
-}
-
-/// A connection to a node that carries datagrams.
-pub trait Fallback: Send + Sync {
-    /// Takes `datagrams`, which stand one behind the other, all of `length` bytes but for a shorter last one. They are
-    /// [`socket::LONGEST`](crate::socket::LONGEST) bytes together at most. Never waits.
-    ///
-    /// # Errors
-    /// `WouldBlock` if it has no room for them at the moment; others if the connection is lost.
-    fn send(&self, datagrams: &[u8], length: usize) -> io::Result<()>;
-
-    /// Whether the connection stands.
-    fn stands(&self) -> bool;
-}
-
-/// Where a datagram has come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
-    /// From this address, through the socket.
-    Udp(SocketAddr),
-    /// Over the connection of this session.
-    Connection(u32),
-}
-
-impl Source {
-    pub fn carrier(self) -> Carrier {
-        match self {
-            Self::Udp(_) => Carrier::Udp,
-            Self::Connection(_) => Carrier::Connection,
-        }
-    }
-}
+use crate::lock::lock;
 
 /// The receiver of datagrams from all connections, until it is closed.
 #[derive(Clone)]
@@ -79,7 +38,7 @@ impl Inlet {
     pub fn take(&self, datagrams: &mut [u8], length: usize) {
         if let Some(forwarder) = &mut *lock(&self.all.0) {
             // A connection spoils nothing.
-            let _ = forwarder.take(Source::Connection(self.session), datagrams, length);
+            let _ = forwarder.take(Source::Connection(self.session), datagrams, length, Duration::ZERO);
         }
     }
 }

@@ -163,7 +163,7 @@ mod tests {
     use overlay::tunnel::lane;
 
     use super::*;
-    use crate::fallback::Source;
+    use crate::carrier::Source;
     use crate::forwarder::Forwarder;
     use crate::peer::{Agreement, Path, Peer};
     use crate::plane::Shared;
@@ -208,8 +208,8 @@ mod tests {
             }
             let shared = self.forwarder.shared.clone();
             let from = shared.socket.address().unwrap();
-            let arrival = Arrival { from, bytes: datagrams.len(), length: said };
-            let is_spoilt = self.forwarder.take(Source::Udp(from), &mut datagrams, said);
+            let arrival = Arrival { from, bytes: datagrams.len(), length: said, waited: Duration::ZERO };
+            let is_spoilt = self.forwarder.take(Source::Udp(from), &mut datagrams, said, Duration::ZERO);
             self.gluing.look(&shared.socket, &arrival, is_spoilt);
             shared.socket.glues()
         }

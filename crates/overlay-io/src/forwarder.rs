@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use overlay::segment::vnet::VnetHeader;
 use overlay::switch::{Frame, From, Parcel, PortId, To, Verdict};
-use waiting::lock;
 
 use crate::counters::Counter;
+use crate::lock::lock;
 use crate::meters::Meter;
 use crate::outgoing::{Outgoing, Way};
 use crate::plane::Shared;

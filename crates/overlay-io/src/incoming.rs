@@ -12,11 +12,11 @@ use overlay::segment::merge::{MOST_PIECES, Merger, Segment};
 use overlay::segment::vnet::VnetHeader;
 use overlay::switch::{From, PortId, To};
 use overlay::tunnel::header::{HEADER, Header};
-use waiting::lock;
 
+use crate::carrier::{Carrier, Source};
 use crate::counters::Counter;
-use crate::fallback::{Carrier, Source};
 use crate::forwarder::Forwarder;
+use crate::lock::lock;
 use crate::outgoing::Way;
 use crate::peer::Peer;
 use crate::plane::Shared;
@@ -75,9 +75,10 @@ fn whole(segment: &Segment<'_, '_>) -> Vec<u8> {
 }
 
 impl Forwarder {
-    /// Takes in `datagrams`, which stand one behind the other, all of `each` bytes but for a shorter last one. True if
-    /// one of them is spoilt: it is of a session, or came behind one of a session, but its node has not sealed it so.
-    pub fn take(&mut self, from: Source, datagrams: &mut [u8], each: usize) -> bool {
+    /// Takes in `datagrams`, which stand one behind the other, all of `each` bytes but for a shorter last one, and which
+    /// arrived so long before. True if one of them is spoilt: it is of a session, or came behind one of a session, but
+    /// its node has not sealed it so.
+    pub fn take(&mut self, from: Source, datagrams: &mut [u8], each: usize, waited: Duration) -> bool {
         let (mut bound, mut known) = (Bound::default(), None::<Arc<Peer>>);
         let (bytes, mut is_spoilt) = (datagrams.len(), false);
         // As no node sends them: they are one, or the kernel's merging is wrong.
@@ -113,7 +114,7 @@ impl Forwarder {
         }
         bound.leave(self);
         if let Some(peer) = known {
-            peer.arrived(bytes, self.shared.now());
+            peer.arrived(bytes, self.shared.now().saturating_sub(waited));
         }
         is_spoilt
     }

@@ -9,6 +9,7 @@
 mod devices;
 mod links;
 mod stations;
+mod tables;
 mod traffic;
 mod words;
 
@@ -18,21 +19,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use aya::maps::{HashMap, MapData, PerCpuHashMap};
 use aya::programs::links::LinkOrder;
 use aya::programs::tc::{NlOptions, SchedClassifierLinkId, TcAttachOptions, qdisc_add_clsact};
 use aya::programs::{SchedClassifier, TcAttachType};
 use aya::util::KernelVersion;
-use aya::{Ebpf, EbpfLoader, Pod};
+use aya::{Ebpf, EbpfLoader};
 use overlay::switch::{PortId, Switch};
 use overlay::topology::NodeId;
-use waiting::lock;
 
+use crate::lock::lock;
 use crate::peers::Peers;
 use crate::tap::{self, Tap};
 use devices::Devices;
 use links::Links;
 use stations::{Attached, Due, Stations};
+use tables::missing;
 use traffic::Traffic;
 
 pub use devices::PORT;
@@ -41,12 +42,6 @@ pub use words::{HandedOver, What, Word};
 
 /// The object that clang has made of `programs.c`: empty if there was no clang.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/programs.o"));
-
-/// A map.
-type Table<K, V> = HashMap<MapData, K, V>;
-
-/// The same, with a value for each processor.
-type Counts<K, V> = PerCpuHashMap<MapData, K, V>;
 
 /// See the module. Nothing passes before nodes and stations are known, and nothing any more when this is dropped.
 pub struct Kernel {
@@ -237,18 +232,4 @@ fn attach(
 ) -> io::Result<SchedClassifierLinkId> {
     let options = TcAttachOptions::TcxOrder(LinkOrder::default());
     program.attach_with_options(device, way, options).map_err(io::Error::other)
-}
-
-fn table<K: Pod, V: Pod>(programs: &mut Ebpf, name: &str) -> io::Result<Table<K, V>> {
-    let map = programs.take_map(name).ok_or_else(|| missing(name))?;
-    Table::try_from(map).map_err(io::Error::other)
-}
-
-fn counts<K: Pod, V: Pod>(programs: &mut Ebpf, name: &str) -> io::Result<Counts<K, V>> {
-    let map = programs.take_map(name).ok_or_else(|| missing(name))?;
-    Counts::try_from(map).map_err(io::Error::other)
-}
-
-fn missing(name: &str) -> io::Error {
-    io::Error::other(format!("the eBPF object has no program `{name}`"))
 }

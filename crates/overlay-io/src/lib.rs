@@ -11,12 +11,14 @@
 //! * `forwarder`: the path of frames from the switch to ports and nodes; `outgoing`, `incoming`: to and from nodes.
 //! * [`counters`]: dropped frames; `meters`: the traffic matrix.
 
+pub mod carrier;
 pub mod counters;
 pub mod fallback;
 pub mod faults;
 mod forwarder;
 mod incoming;
 pub mod kernel;
+mod lock;
 mod meters;
 pub mod offloads;
 mod outgoing;

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use overlay::matrix::{Flow, Matrix, Sum, Traffic, Volume};
 use overlay::segment::vnet::VnetHeader;
-use waiting::lock;
+
+use crate::lock::lock;
 
 /// The most pairs in a report.
 const MOST: usize = 4096;

@@ -14,7 +14,8 @@ use overlay::tunnel::header::HEADER;
 use overlay::tunnel::lane::{Exhausted, Sealing};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::fallback::Carrier;
+use crate::carrier::Carrier;
+use crate::counters::Counter;
 use crate::peer::Peer;
 use crate::socket::{LONGEST, Socket};
 
@@ -34,6 +35,17 @@ pub(crate) enum Loss {
     Exhausted(#[from] Exhausted),
     #[error(transparent)]
     Io(#[from] io::Error),
+}
+
+impl From<&Loss> for Counter {
+    fn from(loss: &Loss) -> Self {
+        match loss {
+            Loss::Split(_) => Self::Unsplittable,
+            Loss::TooLong => Self::TooLong,
+            Loss::Exhausted(_) => Self::Exhausted,
+            Loss::Io(_) => Self::NotSent,
+        }
+    }
 }
 
 /// How datagrams get to a node.

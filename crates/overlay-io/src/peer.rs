@@ -16,10 +16,10 @@ use overlay::topology::NodeId;
 use overlay::tunnel::header::{Header, Protection};
 use overlay::tunnel::keys::{Direction, Root, SECRET};
 use overlay::tunnel::lane::{Limits, Opening, ReceiveCounts, Refused, Sealing, overhead};
-use waiting::lock;
 
+use crate::carrier::{Carrier, Fallback, Source};
 use crate::counters::Counter;
-use crate::fallback::{Carrier, Fallback, Source};
+use crate::lock::lock;
 use crate::path_limit::path_limit;
 use crate::socket;
 
@@ -346,7 +346,8 @@ impl Peer {
         self.quality().reported(report, sealed)
     }
 
-    /// So many bytes have come from there together.
+    /// So many bytes have arrived from there together. `now` is when the kernel received them: a delayed thread finds a
+    /// whole train at once, which would make the path seem faster than it is.
     pub fn arrived(&self, bytes: usize, now: Duration) {
         lock(&self.rate).arrived(bytes, now);
     }

@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use overlay::topology::NodeId;
@@ -126,11 +126,11 @@ impl Peers {
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Index> {
-        self.index.read().unwrap_or_else(PoisonError::into_inner)
+        self.index.read().expect("no thread panics while it holds the lock")
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, Index> {
-        self.index.write().unwrap_or_else(PoisonError::into_inner)
+        self.index.write().expect("no thread panics while it holds the lock")
     }
 }
 
@@ -174,7 +174,7 @@ mod tests {
     use overlay::tunnel::lane::Limits;
 
     use super::*;
-    use crate::fallback::{Carrier, Source};
+    use crate::carrier::{Carrier, Source};
     use crate::peer::{Agreement, Path};
 
     const NODE: NodeId = NodeId(2);

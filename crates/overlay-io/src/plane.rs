@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, OnceLock, RwLock, RwLockWriteGuard};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -31,13 +31,14 @@ use overlay::segment::vnet::VnetHeader;
 use overlay::switch::{From, Parcel, PortId, PortKind, Switch};
 use overlay::topology::NodeId;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use waiting::lock;
 
+use crate::carrier::{Carrier, Source};
 use crate::counters::{Counter, Counters};
-use crate::fallback::{Carrier, Inlet, Inlets, Source};
+use crate::fallback::{Inlet, Inlets};
 use crate::faults::{self, Claims, Fault, Gluing, Place, SwitchedOff};
 use crate::forwarder::Forwarder;
 use crate::kernel::{HandedOver, Kernel, What, Word};
+use crate::lock::lock;
 use crate::meters::{Meter, Meters};
 use crate::offloads::Offload;
 use crate::outgoing::{Loss, Way};
@@ -101,7 +102,7 @@ impl Shared {
     }
 
     fn tap(&self, port: PortId) -> Option<Arc<Tap>> {
-        self.taps.read().unwrap_or_else(PoisonError::into_inner).get(&port).cloned()
+        self.taps.read().expect("no thread panics while it holds the lock").get(&port).cloned()
     }
 
     /// Traffic of the kernel counts as this node's.
@@ -129,7 +130,7 @@ impl Shared {
         };
         let mut all: Vec<_> =
             of_node.into_iter().chain(self.peers.all().into_iter().filter_map(of_peer)).collect();
-        let taps = self.taps.read().unwrap_or_else(PoisonError::into_inner);
+        let taps = self.taps.read().expect("no thread panics while it holds the lock");
         all.extend(taps.iter().flat_map(|(port, tap)| faults::of_tap(*port, tap)));
         all
     }
@@ -347,7 +348,7 @@ impl Plane {
     }
 
     fn taps(&self) -> RwLockWriteGuard<'_, HashMap<PortId, Arc<Tap>>> {
-        self.shared.taps.write().unwrap_or_else(PoisonError::into_inner)
+        self.shared.taps.write().expect("no thread panics while it holds the lock")
     }
 
     /// Starts a session with `node`, which is reached by `path`, as `agreed`. Datagrams of the previous session are
@@ -485,7 +486,8 @@ fn receive(mut forwarder: Forwarder, stop: &OwnedFd) {
         for _ in 0..TURN {
             let Ok(arrival) = shared.socket.receive(&mut buffer) else { break };
             let datagrams = &mut buffer[..arrival.bytes];
-            let is_spoilt = forwarder.take(Source::Udp(arrival.from), datagrams, arrival.length);
+            let is_spoilt =
+                forwarder.take(Source::Udp(arrival.from), datagrams, arrival.length, arrival.waited);
             gluing.look(&shared.socket, &arrival, is_spoilt);
         }
     }

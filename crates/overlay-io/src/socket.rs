@@ -8,6 +8,7 @@ use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, UNIX_EPOCH};
 
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 
@@ -136,8 +137,9 @@ impl Socket {
     pub fn receive(&self, into: &mut [u8]) -> io::Result<Arrival> {
         let mut meta = [RecvMeta::default()];
         self.state.recv(UdpSockRef::from(&self.socket), &mut [IoSliceMut::new(into)], &mut meta)?;
-        let [RecvMeta { addr, len, stride, .. }] = meta;
-        Ok(Arrival { from: addr, bytes: len, length: stride })
+        let [RecvMeta { addr, len, stride, timestamp, .. }] = meta;
+        let waited = timestamp.and_then(|at| (UNIX_EPOCH + at).elapsed().ok()).unwrap_or_default();
+        Ok(Arrival { from: addr, bytes: len, length: stride, waited })
     }
 }
 
@@ -156,6 +158,8 @@ pub struct Arrival {
     pub bytes: usize,
     /// The length of each but the last one, which may be shorter.
     pub length: usize,
+    /// How long they waited in the kernel until this thread received them.
+    pub waited: Duration,
 }
 
 /// Says whether the kernel merges the datagrams of one address.
@@ -180,7 +184,8 @@ fn enlarge(socket: &UdpSocket) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
+    use std::thread::sleep;
+    use std::time::Instant;
 
     use super::*;
 
@@ -235,5 +240,29 @@ mod tests {
         let from = socket();
         let error = from.send(from.address().unwrap(), &vec![0; LONGEST + 1], LONGEST + 1).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EMSGSIZE));
+    }
+
+    #[test]
+    fn an_arrival_tells_how_long_it_waited_in_the_kernel() {
+        const PAUSE: Duration = Duration::from_millis(20);
+        let (from, to) = (socket(), socket());
+        let mut buffer = vec![0; MOST];
+        let mut arrive = || {
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_secs(10) {
+                if let Ok(arrival) = to.receive(&mut buffer) {
+                    return arrival.waited;
+                }
+            }
+            panic!("nothing arrives");
+        };
+        let begun = Instant::now();
+        from.send(to.address().unwrap(), &[1; 100], 100).unwrap();
+        sleep(PAUSE);
+        // Of another length, so that the kernel does not merge them.
+        from.send(to.address().unwrap(), &[2; 200], 200).unwrap();
+        let (first, second) = (arrive(), arrive());
+        assert!(first >= PAUSE && first <= begun.elapsed(), "{first:?}");
+        assert!(first >= second + PAUSE / 2, "{first:?} {second:?}");
     }
 }

@@ -66,8 +66,33 @@ pub(crate) struct Real;
 
 impl Kernel for Real {}
 
+impl Offloads {
+    /// Tries each of these, and returns the ones that the kernel has and does right. That takes milliseconds; for each
+    /// that fails, some seconds.
+    ///
+    /// # Errors
+    /// If there can be no network namespace with a bridge and TAPs to try them in.
+    pub fn probe(self) -> io::Result<Self> {
+        self.probe_with(&Real)
+    }
+
+    fn probe_with(self, kernel: &(impl Kernel + Sync)) -> io::Result<Self> {
+        if self == Self::NONE {
+            return Ok(self);
+        }
+        let apart = |run: &(dyn Fn() -> io::Result<Self> + Sync)| {
+            let namespace = fabric::netns::create()?;
+            fabric::netns::enter(namespace.as_fd(), run)?
+        };
+        let found = apart(&|| run(self, kernel))?;
+        // Without it all else works as before.
+        let carries = self.kernel && apart(&|| run_kernel(found, kernel)).is_ok_and(|found| found.kernel);
+        Ok(Self { kernel: carries, ..found })
+    }
+}
+
 /// The ones of `wanted` that `kernel` has and does right.
-pub(crate) fn run(wanted: Offloads, kernel: &impl Kernel) -> io::Result<Offloads> {
+fn run(wanted: Offloads, kernel: &impl Kernel) -> io::Result<Offloads> {
     let control = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None)?;
     set_up(&control, "lo")?;
     let mut found = Offloads::NONE;
@@ -82,7 +107,7 @@ pub(crate) fn run(wanted: Offloads, kernel: &impl Kernel) -> io::Result<Offloads
 }
 
 /// `found`, and whether `kernel` carries frames to another node. That this node is the other one, too, it cannot know.
-pub(crate) fn run_kernel(found: Offloads, kernel: &impl Kernel) -> io::Result<Offloads> {
+fn run_kernel(found: Offloads, kernel: &impl Kernel) -> io::Result<Offloads> {
     let control = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None)?;
     set_up(&control, "lo")?;
     let Way { from, to } = Way::new(&control)?;
@@ -343,3 +368,6 @@ fn set_up(control: &impl AsFd, name: &str) -> io::Result<()> {
     // SAFETY: the request is live, and as long as the call reads.
     tap::check(unsafe { libc::ioctl(control.as_fd().as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) })
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,8 +11,8 @@ use std::sync::mpsc::{self, SyncSender};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use overlay_io::carrier::{Carrier, Fallback};
 use overlay_io::counters::Counter;
-use overlay_io::fallback::{Carrier, Fallback};
 use overlay_io::offloads::Offloads;
 use overlay_io::peer::{Path, PeerState, PlainAgreement};
 use world::{Host, LIMIT, World, agreement, assert_no_mistakes, exchange};

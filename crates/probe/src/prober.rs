@@ -2,7 +2,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -66,7 +66,7 @@ impl Shared {
     }
 
     fn gaps(&self) -> MutexGuard<'_, Gaps> {
-        self.gaps.lock().unwrap_or_else(PoisonError::into_inner)
+        self.gaps.lock().expect("no thread panics while it holds the lock")
     }
 
     /// A late packet is sent at once, but missed packets are not sent later.

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -81,7 +81,7 @@ impl Drop for Place {
 }
 
 fn lock(guests: &Guests) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
-    guests.lock().unwrap_or_else(PoisonError::into_inner)
+    guests.lock().expect("no thread panics while it holds the lock")
 }
 
 impl Default for Lobby {

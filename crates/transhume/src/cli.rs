@@ -37,9 +37,6 @@ use clap::{Parser, Subcommand};
 use crate::failure::Result;
 use target::Target;
 
-pub use target::unexpected;
-pub use transfer::{milliseconds, phase_name};
-
 /// Moves running programs between hosts without breaking their RDMA and TCP connections
 #[derive(Parser)]
 #[command(name = "transhume", version, max_term_width = 100)]

@@ -1,10 +1,13 @@
 //! The demo: its instances, their moves, and the measurements.
 //!
+//! * [`plan`]: the options, and the names of instances and hosts.
 //! * [`scene`]: the lab and the two instances.
 //! * [`traffic`]: parses the output of the programs in them.
-//! * [`tour`]: the moves, with the measurements of each.
+//! * [`tour`]: the moves, each with its measurements ([`measured`]).
 //! * [`view`]: the live display; [`summary`]: the final report.
 
+mod measured;
+mod plan;
 mod scene;
 mod summary;
 mod tour;
@@ -13,27 +16,12 @@ mod view;
 
 use std::process::ExitCode;
 
-use lab::LabName;
-
 use crate::failure::Result;
 use scene::Scene;
 use summary::Summary;
 use view::View;
 
-/// The demo's lab.
-pub const LAB: &str = "demo";
-
-/// Options of the demo.
-pub struct Options {
-    /// The lab to create.
-    pub lab: LabName,
-    /// The number of rounds.
-    pub rounds: u16,
-    /// Whether the result is JSON.
-    pub json: bool,
-    /// Whether to draw on standard output, a terminal.
-    pub live: bool,
-}
+pub use plan::Options;
 
 /// Runs the demo in a new lab, and leaves the lab behind.
 pub fn run(options: &Options) -> Result<ExitCode> {

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
-use api::ClientError;
+use api::{ClientError, Event};
 
 use crate::table::printable;
 
@@ -108,6 +108,15 @@ impl From<ClientError> for Failure {
         };
         Self::new(chain(&error), help)
     }
+}
+
+/// The failure for an answer that does not match the request.
+pub fn unexpected(event: &Event) -> Failure {
+    let text = serde_json::to_string(event).unwrap_or_default();
+    Failure::new(
+        format!("unexpected answer from the coordinator: {text}"),
+        "use a coordinator of the same release",
+    )
 }
 
 /// An error with its causes, on one line.

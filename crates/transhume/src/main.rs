@@ -3,6 +3,7 @@
 mod cli;
 mod demo;
 mod failure;
+mod figures;
 mod interrupt;
 mod library;
 mod logging;

@@ -33,3 +33,10 @@ pub fn line(text: &str) -> Result<()> {
 pub fn json(value: &impl Serialize) -> Result<()> {
     line(&serde_json::to_string(value).map_err(io::Error::from)?)
 }
+
+/// Writes `value` as one line of JSON to standard error, as far as anybody reads that.
+pub fn json_aside(value: &impl Serialize) {
+    if let Ok(line) = serde_json::to_string(value) {
+        eprintln!("{line}");
+    }
+}

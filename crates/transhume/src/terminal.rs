@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal};
 use std::process;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use fabric::session::WindowSize;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
@@ -52,7 +52,7 @@ impl WayBack {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Termios>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().expect("no thread panics while it holds the lock")
     }
 }
 

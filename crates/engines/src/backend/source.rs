@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
 use engine_api::{
@@ -34,7 +34,7 @@ impl Departure {
         let arming = thread::Builder::new().spawn(move || {
             let _again_later = engine.arm(&name);
         });
-        *self.arming.lock().unwrap_or_else(PoisonError::into_inner) = arming.ok();
+        *self.arming.lock().expect("no thread panics while it holds the lock") = arming.ok();
     }
 }
 
@@ -76,7 +76,7 @@ impl Source for Departure {
 
 impl Drop for Departure {
     fn drop(&mut self) {
-        let arming = self.arming.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let arming = self.arming.get_mut().expect("no thread panics while it holds the lock").take();
         if let Some(arming) = arming {
             let _ended = arming.join();
         }

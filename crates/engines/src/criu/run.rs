@@ -33,6 +33,10 @@ use crate::instance::Blocker;
 use crate::instance::InstanceName;
 use crate::linux::task::TaskId;
 
+/// CRIU's messages when a process cannot pass its descriptors to CRIU (`ETOOMANYREFS`): the kernel compares those that all programs
+/// of its user have sent, and nobody has received yet, with its `RLIMIT_NOFILE`.
+const TOO_MANY_IN_FLIGHT: [&str; 2] = ["send_fds failed (-109)", "Can't get proc fd"];
+
 /// How often a wait checks for cancellation.
 const GLANCE: Duration = Duration::from_millis(20);
 
@@ -280,6 +284,12 @@ impl Criu {
             let what = "the instance has not accepted an incoming connection";
             let blocker = Blocker::new(what, "move it when it receives fewer new connections");
             return Error::Pinned { name: self.name.clone(), blocker };
+        }
+        if TOO_MANY_IN_FLIGHT.iter().any(|message| log.contains(message)) {
+            let what =
+                "its user has more open files in flight between processes than the instance may have open";
+            let remedy = "raise its limit of open files, or find which program leaves descriptors unread";
+            return Error::Pinned { name: self.name.clone(), blocker: Blocker::new(what, remedy) };
         }
         let reason = reason_in(&log).unwrap_or_else(|| match self.child.try_wait() {
             Ok(Some(status)) => format!("it ended early ({status})"),

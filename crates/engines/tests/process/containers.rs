@@ -1,12 +1,15 @@
 //! Containers: a move carries what is theirs, and finds the rest on the other host.
 
 use std::fs;
+use std::os::fd::AsFd;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
+use std::time::Duration;
 
 use engines::{Config, ContainerConfig, Error, State, Watch};
+use fabric::seqpacket;
 use instance::{Container, ContainerImage, InstanceName, InstanceSpec, Root, Workload};
 use oci_image::Source;
 use serde_json::{Value, json};
@@ -350,6 +353,35 @@ fn a_container_with_few_rights_runs_and_moves() {
     node.read(&mut output, |output| output.lines() > 5);
     relocate(node, &spec, &a, &b, &mut output);
     output.assert_counts();
+}
+
+/// CRIU receives the descriptors of each process over a socket. The kernel refuses that to a container of root without rights while
+/// root's other programs have too many on their way.
+#[test]
+fn a_dump_waits_until_other_programs_have_received_their_descriptors() {
+    const FEW: u64 = 64;
+    let lab = Lab::new();
+    let host = host(&lab, "a");
+    let mut spec = contained(workload("modest", 47, &["count", "1000"]), &shared(&lab));
+    let container = container(&mut spec);
+    let mut config: Value = serde_json::from_str(&container.config).unwrap();
+    config["process"]["rlimits"] = json!([{ "type": "RLIMIT_NOFILE", "soft": FEW, "hard": FEW }]);
+    container.config = config.to_string();
+    let (mut node, mut output) = (host.start(&spec), Output::default());
+    node.read(&mut output, |output| output.lines() > 2);
+    host.call(|engine| engine.arm(&spec.name)).unwrap();
+    node.suspend(&mut output);
+    let (sender, receiver) = seqpacket::pair().unwrap();
+    for _ in 0..FEW {
+        seqpacket::send(sender.as_fd(), b"unread", &[sender.as_fd(); 4]).unwrap();
+    }
+    let reader = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(500));
+        drop(receiver);
+    });
+    let dump = host.call(|engine| engine.suspend(&spec.name, None, &Watch::QUIET)).unwrap();
+    reader.join().unwrap();
+    assert!(dump.phases.0.iter().any(|phase| phase.name == "between"), "{:?}", dump.phases);
 }
 
 /// As the runtime alone would start it: init has more, and is not the same user.

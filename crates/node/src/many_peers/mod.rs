@@ -6,7 +6,7 @@
 //! are busy for as long as that took on loopback, one message after the other ([`cost`]). If no party were ever busy, a run would take
 //! the time of its hops.
 //!
-//! It leaves out connections among nodes, which are made during the transfer ([`crate::peers`]), and all of a move between the
+//! It leaves out connections among nodes, which are made during the transfer ([`crate::links`]), and all of a move between the
 //! suspension and the commit. ADR 0033 has the measurements.
 
 mod party;

@@ -23,8 +23,7 @@ use super::cost;
 use super::party::{Threads, hop, micros, ticks};
 use crate::agent::Unanswered;
 use crate::directory::{Directory, Place};
-use crate::linking::{self, Nonce, Surroundings};
-use crate::peers::Unreachable;
+use crate::links::linking::{self, Answerer, Asker, Locator, Nonce, Unreachable};
 
 const FABRIC: FabricId = FabricId(1);
 
@@ -104,7 +103,7 @@ struct Seen {
     messages: usize,
 }
 
-/// A node, as `linking` uses it.
+/// A node, as [`linking`] uses it.
 #[derive(Clone)]
 struct Here(Arc<World>, Arc<Host>);
 
@@ -432,13 +431,7 @@ fn nonce_of(request: &LinkRequest) -> Nonce {
     nonce
 }
 
-impl Surroundings for Here {
-    type Socket = ();
-
-    fn host(&self) -> &HostName {
-        &self.1.name
-    }
-
+impl Locator for Here {
     fn directory(&self) -> &Directory {
         &self.1.directory
     }
@@ -449,6 +442,14 @@ impl Surroundings for Here {
         let outputs = self.1.agent.lock().unwrap().locate(vid, now());
         self.0.node_does(&self.1, outputs);
         answer.await.map_err(|_| Unanswered)
+    }
+}
+
+impl Asker for Here {
+    type Socket = ();
+
+    fn host(&self) -> &HostName {
+        &self.1.name
     }
 
     async fn ask_node(&self, host: &HostName, question: LinkQuestion) -> Result<LinkAnswer, Unreachable> {
@@ -476,7 +477,9 @@ impl Surroundings for Here {
         });
         Ok(())
     }
+}
 
+impl Answerer for Here {
     fn reachable(&self, request: &LinkRequest) -> Option<Result<Epoch, LinkRefusal>> {
         self.1.here.lock().unwrap().get(&request.to.vid).map(|epoch| Ok(*epoch))
     }

@@ -47,7 +47,7 @@ pub struct Present {
 
 impl Present {
     /// Whether the network namespace in which it was made does not exist any more, or has lost its name.
-    fn is_left_behind(&self) -> bool {
+    fn has_lost_namespace(&self) -> bool {
         let netns = self.device.kind.netns().zip(self.namespace);
         netns.is_some_and(|(name, identity)| !identity.is_called(name))
     }
@@ -139,7 +139,7 @@ impl Devices {
 
     /// Creates devices again that failed or disappeared, also after the deletion of their namespace or bridge.
     pub async fn mend(&mut self) {
-        let is_due = |present: &Present| !self.plane.is_served(present.port) || present.is_left_behind();
+        let is_due = |present: &Present| !self.plane.is_served(present.port) || present.has_lost_namespace();
         let mut due = self.names(is_due);
         for (name, present) in self.present.iter().filter(|(_, present)| !is_due(present)) {
             if let DeviceKind::Proxy { bridge } = &present.device.kind

@@ -5,7 +5,8 @@
 
 use std::io;
 
-use overlay_io::fallback::{Fallback, Inlet};
+use overlay_io::carrier::Fallback;
+use overlay_io::fallback::Inlet;
 use overlay_io::plane::use_default_scheduling;
 use rpc::datagrams::{Inbox, Outbox};
 use tokio::runtime::{Builder, Runtime};

@@ -9,11 +9,13 @@
 //! A device is a persistent TAP in its instance's network namespace: it stays when the node is killed, with all that the instance has
 //! set up on it. It exists even while this host is not yet part of the overlay again, and gets its port later.
 
+mod nic;
+
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -21,7 +23,7 @@ use engine_api::wiring::{DEVICE, Wiring};
 use fabric::{Epoch, netns};
 use instance::{InstanceName, InstanceSpec, Network};
 use overlay::Mac;
-use overlay::switch::{Entry, Parcel, PortId, PortKind, Switch};
+use overlay::switch::{Entry, PortId};
 use overlay::topology::NodeId;
 use overlay_io::plane::Plane;
 use overlay_io::tap::{Offloads, OpenError, Tap};
@@ -29,7 +31,9 @@ use rpc::wire::reason;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
+use self::nic::{Nic, Overlay, Stage};
 use super::devices;
+use crate::lock::lock;
 
 /// The limit of instances of a host on the overlay.
 const MOST: u16 = 1024;
@@ -57,44 +61,6 @@ struct Inner {
     nics: BTreeMap<Mac, Nic>,
 }
 
-/// The overlay, while this host is part of it.
-struct Overlay {
-    plane: Weak<Plane>,
-    me: NodeId,
-    offloads: Offloads,
-}
-
-struct Nic {
-    name: InstanceName,
-    network: Network,
-    tap: Arc<Tap>,
-    port: PortId,
-    stage: Stage,
-    /// The epoch with which the instance is on this host, as far as its node knows.
-    here: Option<Epoch>,
-}
-
-/// Whether the device carries frames.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// Not yet.
-    Arriving,
-    /// It does.
-    Running,
-    /// Not any more.
-    Paused,
-}
-
-impl Stage {
-    /// The stage of a device after a cut: a device that has never carried frames is still arriving.
-    fn cut(self) -> Self {
-        match self {
-            Self::Arriving => Self::Arriving,
-            Self::Running | Self::Paused => Self::Paused,
-        }
-    }
-}
-
 /// A device, as users see it.
 pub struct Listed {
     pub name: InstanceName,
@@ -110,7 +76,7 @@ impl fmt::Debug for Nics {
 
 impl Nics {
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner)
     }
 
     /// This host joins the overlay as `me`: plugs all devices into `plane`. They do not keep the plane alive.
@@ -150,7 +116,7 @@ impl Nics {
     }
 
     /// Records that the instance with this MAC is here with `epoch`, by its move or its start.
-    pub fn lives_here(&self, mac: Mac, epoch: Epoch) {
+    pub fn set_here(&self, mac: Mac, epoch: Epoch) {
         let mut inner = self.lock();
         let Inner { overlay, nics } = &mut *inner;
         if let Some(nic) = nics.get_mut(&mac) {
@@ -160,7 +126,7 @@ impl Nics {
     }
 
     /// Applies the coordinator's entry for a MAC, if that is a device here.
-    pub fn hear(&self, entry: &Entry) -> bool {
+    pub fn apply(&self, entry: &Entry) -> bool {
         let inner = self.lock();
         let Some(nic) = inner.nics.get(&entry.mac) else { return false };
         let Some((plane, me)) = inner.plane() else { return true };
@@ -305,214 +271,5 @@ impl Inner {
     }
 }
 
-impl Overlay {
-    fn plane(&self) -> Option<(Arc<Plane>, NodeId)> {
-        Some((self.plane.upgrade()?, self.me))
-    }
-}
-
-impl Nic {
-    /// Gives the device its port.
-    fn plug(&mut self, overlay: Option<&Overlay>) -> io::Result<()> {
-        let Some((plane, me)) = overlay.and_then(Overlay::plane) else { return Ok(()) };
-        plane.command(|switch, now, parcels| {
-            switch.attach(self.port, PortKind::Instance);
-            self.settle_in(switch, me, now, parcels);
-        });
-        self.serve(overlay)
-    }
-
-    /// Carries frames between its port and its TAP.
-    fn serve(&mut self, overlay: Option<&Overlay>) -> io::Result<()> {
-        let Some((plane, _)) = overlay.and_then(Overlay::plane) else { return Ok(()) };
-        plane.release(self.port);
-        // A TAP that another plane has used has its offloads set already.
-        if let Some((tap, overlay)) = Arc::get_mut(&mut self.tap).zip(overlay) {
-            tap.set_offloads(overlay.offloads)?;
-        }
-        plane.serve(self.port, self.tap.clone())
-    }
-
-    /// Brings the switch's record of the device up to date.
-    fn settle(&self, overlay: Option<&Overlay>) {
-        if let Some((plane, me)) = overlay.and_then(Overlay::plane) {
-            plane.command(|switch, now, parcels| self.settle_in(switch, me, now, parcels));
-        }
-    }
-
-    /// Brings the switch's record up to date. A change that the switch refuses is in effect already, or will be when the
-    /// coordinator has announced the instance's location.
-    fn settle_in(&self, switch: &mut Switch, me: NodeId, now: Duration, parcels: &mut Vec<Parcel>) {
-        let mac = Mac(self.network.mac);
-        if let Some(epoch) = self.here {
-            let addresses = vec![self.network.address.into()];
-            let entry = Entry { mac, node: me, port: Some(self.port), epoch, addresses };
-            let _ = switch.commit(&entry, now, parcels);
-        }
-        match self.stage {
-            Stage::Arriving => {
-                let next = switch.epoch_of(mac).map_or(Epoch::default(), Epoch::next);
-                let _ = switch.prepare(mac, self.port, next);
-            }
-            Stage::Running => {
-                let _ = switch.resume(mac, parcels);
-                let _ = switch.unpause(mac, now, parcels);
-            }
-            Stage::Paused => {
-                let _ = switch.pause(mac);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use instance::{Program, Workload};
-    use std::net::Ipv4Addr;
-    use std::os::fd::{AsFd, OwnedFd};
-
-    use fabric::{NetworkKind, Vid, network};
-    use overlay::switch::{Gate, Origin};
-    use rpc::net::ToNode;
-
-    use super::super::Joined;
-    use super::super::tests::{HERE, THERE, started};
-    use super::*;
-
-    fn mac() -> Mac {
-        Mac(network::mac_of(Vid::new(1).unwrap()))
-    }
-
-    fn spec() -> InstanceSpec {
-        InstanceSpec {
-            name: InstanceName::new("job").unwrap(),
-            network: Network { mac: mac().0, address: Ipv4Addr::new(10, 77, 1, 1), prefix: 16, mtu: 1400 },
-            network_kind: NetworkKind::Overlay,
-            workload: Workload::Process(Program::new(["true"])),
-        }
-    }
-
-    fn entry(node: NodeId, epoch: u64) -> Entry {
-        Entry { mac: mac(), node, port: None, epoch: Epoch(epoch), addresses: vec![] }
-    }
-
-    /// A host that has just joined the overlay, and the network namespace of an instance.
-    fn host() -> (Joined, Nics, OwnedFd) {
-        let joined = started();
-        let nics = joined.nics.clone();
-        nics.join(&joined.plane, HERE, Offloads::NONE);
-        (joined, nics, netns::create().expect("a network namespace: these tests run as root"))
-    }
-
-    /// The location and epoch of the instance, and whether its port carries frames.
-    fn known(joined: &Joined) -> (Option<(NodeId, u64)>, Option<Gate>) {
-        joined.plane.command(|switch, now, _| {
-            let place = switch.macs(now).into_iter().find_map(|known| match known.origin {
-                Origin::Managed { epoch, .. } => Some((known.node, epoch.0)),
-                Origin::Learned { .. } => None,
-            });
-            (place, switch.state(now).ports.first().map(|port| port.gate))
-        })
-    }
-
-    #[test]
-    fn an_instance_starts_leaves_and_is_gone() {
-        let (joined, nics, namespace) = host();
-        let (spec, network) = (spec(), spec().network);
-        nics.create(&spec, namespace.as_fd()).unwrap();
-        assert_eq!(known(&joined), (None, Some(Gate::Muted)));
-        nics.lives_here(mac(), Epoch(0));
-        assert_eq!(known(&joined), (Some((HERE, 0)), Some(Gate::Muted)));
-        nics.mend(&network).unwrap();
-        assert_eq!(known(&joined), (Some((HERE, 0)), Some(Gate::Open)));
-        assert!(nics.hear(&entry(HERE, 0)), "an entry that is known already changes nothing");
-        nics.cut(&network).unwrap();
-        assert_eq!(known(&joined).1, Some(Gate::Paused));
-        nics.mend(&network).unwrap();
-        assert_eq!(known(&joined).1, Some(Gate::Open), "the move was rolled back");
-        nics.cut(&network).unwrap();
-        assert!(nics.hear(&entry(THERE, 1)));
-        assert_eq!(known(&joined), (Some((THERE, 1)), Some(Gate::Paused)));
-        nics.delete(&network).unwrap();
-        assert_eq!(known(&joined), (Some((THERE, 1)), None));
-        assert!(!nics.hear(&entry(THERE, 2)), "the device is not here");
-        assert!(nics.mend(&network).is_err());
-        netns::enter(namespace.as_fd(), || Tap::new(DEVICE).map(drop)).unwrap().expect("the device is gone");
-    }
-
-    #[test]
-    fn an_instance_arrives_at_the_commit_whichever_report_comes_first() {
-        for says in [&[1][..], &[5, 6], &[6], &[]] {
-            let (joined, nics, namespace) = host();
-            nics.create(&spec(), namespace.as_fd()).unwrap();
-            for epoch in says {
-                let node = if *epoch == 6 { HERE } else { THERE };
-                nics.hear(&entry(node, *epoch));
-                assert_eq!(known(&joined).1, Some(Gate::Muted));
-            }
-            nics.lives_here(mac(), Epoch(6));
-            assert_eq!(known(&joined), (Some((HERE, 6)), Some(Gate::Muted)), "{says:?}");
-            nics.mend(&spec().network).unwrap();
-            assert_eq!(known(&joined).1, Some(Gate::Open));
-        }
-    }
-
-    #[test]
-    fn a_copy_that_was_not_released_is_replaced_by_another() {
-        let (joined, nics, namespace) = host();
-        nics.create(&spec(), namespace.as_fd()).unwrap();
-        nics.lives_here(mac(), Epoch(1));
-        nics.mend(&spec().network).unwrap();
-        let another = netns::create().unwrap();
-        nics.create(&spec(), another.as_fd()).unwrap();
-        assert_eq!(known(&joined), (Some((HERE, 1)), Some(Gate::Paused)));
-        nics.mend(&spec().network).unwrap();
-        assert_eq!(known(&joined).1, Some(Gate::Open));
-    }
-
-    #[test]
-    fn a_restarted_node_finds_the_device_before_it_joins_the_overlay() {
-        let (before, killed, namespace) = host();
-        killed.create(&spec(), namespace.as_fd()).unwrap();
-        let after = Nics::default();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        let ready = |patience| runtime.block_on(after.ready(patience));
-        let missing = ready(Duration::ZERO).unwrap_err();
-        assert!(missing.contains("this host is not part of the overlay") && missing.contains("net layout"));
-        let node = thread::spawn(move || {
-            thread::sleep(10 * PAUSE);
-            drop((before, killed));
-        });
-        after.find(&spec(), namespace.as_fd()).expect("the killed node lets it go soon");
-        node.join().unwrap();
-        after.mend(&spec().network).unwrap();
-        let joined = started();
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                thread::sleep(10 * PAUSE);
-                after.join(&joined.plane, HERE, Offloads::NONE);
-            });
-            ready(10 * PATIENCE).expect("it is waited for");
-        });
-        assert_eq!(known(&joined), (None, Some(Gate::Open)));
-        after.hear(&entry(HERE, 3));
-        assert_eq!(known(&joined), (Some((HERE, 3)), Some(Gate::Open)));
-        drop(joined);
-        ready(Duration::ZERO).expect_err("it is another overlay now");
-    }
-
-    #[test]
-    fn instances_missing_from_a_new_list_have_ended() {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let (mut joined, nics, namespace) = host();
-        let told = |entries| ToNode::Stations { entries, all_until: Some(Epoch(0)) };
-        runtime.block_on(joined.obey(told(vec![entry(THERE, 7)])));
-        assert_eq!(known(&joined).0, Some((THERE, 7)));
-        runtime.block_on(joined.obey(told(vec![])));
-        assert_eq!(known(&joined).0, None);
-        nics.create(&spec(), namespace.as_fd()).unwrap();
-        nics.lives_here(mac(), Epoch(9));
-        runtime.block_on(joined.obey(told(vec![])));
-        assert_eq!(known(&joined).0, Some((HERE, 9)), "it has begun since");
-    }
-}
+mod tests;

@@ -10,14 +10,14 @@ use overlay::matrix::Traffic;
 use overlay::switch::{Gate, MacState, Origin, PortId, State};
 use overlay::topology::NodeId;
 use overlay::tunnel::header::Protection;
+use overlay_io::carrier;
 use overlay_io::counters::Counter;
-use overlay_io::fallback;
 use overlay_io::faults::{Place, SwitchedOff};
 use rpc::net::{Question, describe_nic};
 use rpc::wire::split_reason;
 
-use super::Joined;
 use super::devices::Present;
+use super::joined::Joined;
 use super::nics::Listed;
 
 /// Collects the state of the overlay on this host.
@@ -104,8 +104,8 @@ fn tunnels(joined: &Joined) -> Vec<NetTunnel> {
             connected: connected || peer.as_ref().is_some_and(|peer| peer.is_alive),
             plain: peer.is_some_and(|peer| peer.protection == Protection::Plain),
             carrier: peer.map(|peer| match peer.carrier {
-                fallback::Carrier::Udp => Carrier::Udp,
-                fallback::Carrier::Connection => Carrier::Tls,
+                carrier::Carrier::Udp => Carrier::Udp,
+                carrier::Carrier::Connection => Carrier::Tls,
             }),
             by_kernel: peer.is_some_and(|peer| peer.by_kernel),
             kernel_frames: peer.map_or(0, |peer| peer.kernel_frames),

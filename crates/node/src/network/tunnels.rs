@@ -1,45 +1,20 @@
-//! Connections to the neighbours of this host in the topology.
+//! The tunnels of this host: which of them have a connection, and to which node.
 //!
-//! The host with the higher number dials: it joined later, and may be able to dial out only. The other one dials too after a timeout,
-//! since it may be the one that can only dial out. Of two connections the one dialled by the higher number stays. A connection serves to
-//! agree on keys for datagrams, to carry datagrams where UDP is blocked, and to notice that a node was replaced by another one.
+//! Of two connections between two hosts, the one dialled by the host with the higher number stays.
 
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use moves::HostName;
 use overlay::topology::NodeId;
-use overlay::tunnel::keys::{Direction, Root};
-use overlay::tunnel::lane::Limits;
-use overlay_io::fallback::Inlet;
-use overlay_io::path_limit::path_limit;
-use overlay_io::peer::{Agreement, Path, PlainAgreement, Terms};
-use rpc::datagrams;
-use rpc::net::Hello;
+use overlay::tunnel::keys::Direction;
 use rpc::removed::{Gate, Peer};
-use rpc::wire::Opening;
-use rpc::{Stream, frame};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
-
-use super::fallback::{OverTls, take_in};
-use crate::node::Node;
-
-/// How long the other end may take for its part of the handshake.
-const HELLO_LIMIT: Duration = Duration::from_secs(5);
-
-/// The first and the longest pause before a host is dialled again.
-const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
 /// How long there must be no connection until the host with the lower number dials, too: less than a topology waits for it.
 const TURN: Duration = Duration::from_secs(1);
-
-/// The datagram size that every path carries, for when the kernel does not report one.
-const SAFE: usize = 1200;
 
 /// The tunnels of a node, by host.
 #[derive(Default)]
@@ -92,13 +67,14 @@ impl Entry {
 }
 
 impl Tunnels {
-    /// Keeps tunnels to `neighbours` from now on, beside the present ones. Returns the former nodes of hosts that have other nodes
+    /// Keeps tunnels to `neighbours` from now on, beside the present ones: `dial` starts the task that dials a host whenever there was no
+    /// connection for so long. Returns the former nodes of hosts that have other nodes
     /// now.
     pub fn keep_also(
         &mut self,
-        own: &Arc<Node>,
         me: NodeId,
         neighbours: &HashMap<HostName, Neighbour>,
+        dial: impl Fn(HostName, Duration) -> AbortHandle,
     ) -> Vec<NodeId> {
         let mut replaced = Vec::new();
         for (host, neighbour) in neighbours {
@@ -106,7 +82,7 @@ impl Tunnels {
                 continue;
             }
             let patience = if me > neighbour.node { Duration::ZERO } else { TURN };
-            let dialling = tokio::spawn(own.clone().keep_dialling(host.clone(), patience)).abort_handle();
+            let dialling = dial(host.clone(), patience);
             // With the same node, the agreed keys remain valid until the next agreement.
             let same = self.0.get_mut(host).filter(|entry| entry.neighbour.node == neighbour.node);
             let partner = same.and_then(|entry| entry.partner.take());
@@ -148,163 +124,40 @@ impl Tunnels {
     pub fn stands(&self, host: &HostName) -> bool {
         self.0.get(host).is_some_and(|entry| entry.connection.is_some())
     }
-}
 
-impl Node {
-    /// Dials `host` whenever there was no connection for `patience`.
-    async fn keep_dialling(self: Arc<Self>, host: HostName, patience: Duration) {
-        let mut back_off = BACK_OFF.0;
-        let mut complaint = None;
-        loop {
-            self.await_turn_to_dial(&host, patience).await;
-            match self.dial(&host).await {
-                // The connection was up.
-                Ok(()) => (back_off, complaint) = (BACK_OFF.0, None),
-                Err(error) => {
-                    let said = error.to_string();
-                    // Repeating the same message would hide all others.
-                    if complaint.as_ref() != Some(&said) {
-                        tracing::info!("the tunnel to {host} is down: {said}");
-                        complaint = Some(said);
-                    }
-                    back_off = (back_off * 2).min(BACK_OFF.1);
-                }
-            }
-            sleep(back_off).await;
-        }
-    }
-
-    /// Waits until there was no connection to `host` for so long.
-    async fn await_turn_to_dial(&self, host: &HostName, patience: Duration) {
-        let mut missing_since = None;
-        loop {
-            let mut changed = std::pin::pin!(self.network.changed.notified());
-            changed.as_mut().enable();
-            if self.network.lock().await.as_ref().is_some_and(|joined| joined.tunnels.stands(host)) {
-                missing_since = None;
-                changed.await;
-            } else {
-                let since = *missing_since.get_or_insert_with(Instant::now);
-                if timeout_at(since + patience, changed).await.is_err() {
-                    return;
-                }
-            }
-        }
-    }
-
-    /// Connects to `host`, and returns when the connection is lost.
+    /// Records a connection to `host`, with which keys are agreed. Returns the host's node, and tells when to close the connection.
     ///
     /// # Errors
-    /// If it was never up.
-    async fn dial(self: &Arc<Self>, host: &HostName) -> io::Result<()> {
-        let address = self.directory.address(host).ok_or(io::ErrorKind::NotFound)?;
-        let mut stream = self.endpoint.connect(address, host.as_str()).await?;
-        frame::send(&mut stream, &Opening::Tunnel).await?;
-        self.hold_tunnel(host, stream, Direction::FromDialer).await
-    }
-
-    /// Agrees with `host` on keys, and returns when the connection is lost or has no use any more. Datagrams keep using these keys
-    /// until the next agreement.
-    ///
-    /// # Errors
-    /// If the hosts do not agree.
-    pub async fn hold_tunnel(
-        self: &Arc<Self>,
+    /// If the host is not a neighbour, or another connection takes precedence.
+    pub fn connect(
+        &mut self,
         host: &HostName,
-        mut stream: Stream,
-        direction: Direction,
-    ) -> io::Result<()> {
-        let (plain, kernel) = self.may_leave_out(host).await;
-        let (session, port) = (self.network.next_session(), self.network.address.port());
-        let own = Hello { session, port, plain, kernel };
-        if direction == Direction::FromDialer {
-            frame::send(&mut stream, &own).await?;
-        }
-        let theirs: Hello = timeout(HELLO_LIMIT, frame::receive(&mut stream)).await??;
-        let address = SocketAddr::new(stream.peer_address()?.ip(), theirs.port);
-        let terms = if own.plain && theirs.plain {
-            let kernel = own.kernel && theirs.kernel;
-            PlainAgreement { own: own.session, theirs: theirs.session, kernel }.into()
-        } else {
-            let (secret, limits) = (stream.export_secret(Root::LABEL)?, Limits::default());
-            Agreement { secret, direction, own: own.session, theirs: theirs.session, limits }.into()
-        };
-        let (outbox, outlet) = datagrams::queue();
-        let longest = path_limit(address).unwrap_or(SAFE);
-        let path = Path { address, longest, fallback: Some(Arc::new(OverTls(outbox))) };
-        let (closing, inlet) = self.connected(host, &stream, path, own.session, direction, terms).await?;
-        let held = self.network.traffic.carry(async move {
-            if direction == Direction::FromListener {
-                frame::send(&mut stream, &own).await?;
-            }
-            take_in(outlet.open(stream)?, &inlet).await
-        });
-        tokio::select! {
-            lost = held => tracing::debug!("the tunnel's connection to {host} is lost: {lost:?}"),
-            _ = closing => {}
-        }
-        self.disconnected(host, own.session).await;
-        Ok(())
-    }
-
-    /// Whether the coordinator permits unencrypted datagrams to `host`, and whether this host's kernel can carry frames.
-    async fn may_leave_out(&self, host: &HostName) -> (bool, bool) {
-        let joined = self.network.lock().await;
-        let Some(joined) = joined.as_ref() else { return (false, false) };
-        let plain = joined.tunnels.0.get(host).is_some_and(|entry| entry.neighbour.plain);
-        (plain, joined.offloads.kernel)
-    }
-
-    /// Records a connection. The result tells when to close it, and receives its datagrams.
-    async fn connected(
-        &self,
-        host: &HostName,
-        stream: &Stream,
-        path: Path,
+        me: NodeId,
         session: u32,
         direction: Direction,
-        terms: Terms,
-    ) -> io::Result<(oneshot::Receiver<()>, Inlet)> {
-        let mut joined = self.network.lock().await;
+        partner: Option<Peer>,
+    ) -> io::Result<(NodeId, oneshot::Receiver<()>)> {
         let stranger = || io::Error::other(format!("there is no link to {host}"));
-        let joined = joined.as_mut().ok_or_else(stranger)?;
-        let entry = joined.tunnels.0.get_mut(host).ok_or_else(stranger)?;
-        // A host that is removed from now on is found by this entry.
-        stream.check_pass()?;
+        let entry = self.0.get_mut(host).ok_or_else(stranger)?;
         let (closes, closing) = oneshot::channel();
-        let is_first = (direction == Direction::FromDialer) == (joined.me > entry.neighbour.node);
+        let is_first = (direction == Direction::FromDialer) == (me > entry.neighbour.node);
         if !entry.note(Connection { session, is_first, _closes: closes }) {
             return Err(io::Error::other(format!("a connection to {host} already exists")));
         }
-        entry.partner = stream.peer().cloned();
-        // The dialling host learns the other's number last, and uses the new keys first.
-        let node = entry.neighbour.node;
-        match direction {
-            Direction::FromDialer => joined.plane.connect(node, path, terms),
-            Direction::FromListener => joined.plane.expect(node, path, terms),
-        }
-        self.network.changed.notify_waiters();
-        Ok((closing, joined.plane.inlet(session)))
+        entry.partner = partner;
+        Ok((entry.neighbour.node, closing))
     }
 
-    /// Deletes the keys agreed with removed hosts.
-    pub async fn end_barred_tunnels(&self) {
-        let mut joined = self.network.lock().await;
-        if let Some(joined) = joined.as_mut() {
-            for node in joined.tunnels.end_barred(self.endpoint.gate()) {
-                joined.plane.disconnect(node);
-            }
-        }
-        self.network.changed.notify_waiters();
-    }
-
-    async fn disconnected(&self, host: &HostName, session: u32) {
-        let mut joined = self.network.lock().await;
-        let entry = joined.as_mut().and_then(|joined| joined.tunnels.0.get_mut(host));
-        if let Some(entry) = entry {
+    /// Removes the connection with this `session`, which is lost.
+    pub fn disconnect(&mut self, host: &HostName, session: u32) {
+        if let Some(entry) = self.0.get_mut(host) {
             entry.connection.take_if(|connection| connection.session == session);
         }
-        self.network.changed.notify_waiters();
+    }
+
+    /// Whether datagrams to `host` need no encryption.
+    pub fn is_plain(&self, host: &HostName) -> bool {
+        self.0.get(host).is_some_and(|entry| entry.neighbour.plain)
     }
 }
 

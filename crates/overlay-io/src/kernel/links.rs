@@ -9,7 +9,7 @@ use aya::util::nr_cpus;
 use aya::{Ebpf, Pod};
 use overlay::topology::NodeId;
 
-use super::{Counts, Table, counts, table};
+use super::tables::{Counts, Table, counts, table};
 use crate::peer::Peer;
 use crate::peers::Peers;
 

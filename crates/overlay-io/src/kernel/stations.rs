@@ -11,7 +11,7 @@ use overlay::Mac;
 use overlay::switch::{Changes, PortId, ShortCut, Switch};
 
 use super::devices::TapPlace;
-use super::{Table, table};
+use super::tables::{Table, table};
 use crate::tap::Tap;
 
 /// Stations that may be carried soon.

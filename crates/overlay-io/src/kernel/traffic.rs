@@ -9,7 +9,7 @@ use aya::maps::{MapData, PerCpuArray};
 use overlay::Mac;
 use overlay::matrix::{Flow, Volume};
 
-use super::{Counts, counts, missing};
+use super::tables::{Counts, counts, missing};
 use crate::counters::Counter;
 
 /// A pair that has been silent for so long gives up its place.

@@ -9,9 +9,9 @@ use api::{
 use clap::Args;
 
 use super::group::{Followed, first_of, follow};
-use super::target::{Target, unexpected};
+use super::target::Target;
 use super::transfer::cancel_on_interrupt;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, unexpected};
 use crate::output;
 
 /// Saves a group of running instances to files

@@ -17,10 +17,10 @@ use serde::Serialize;
 
 use super::group::{destination, in_words, say_obstacles, tell_in};
 use super::lasting;
-use super::target::{Target, unexpected};
-use super::transfer::{self, mebibytes, milliseconds};
+use super::target::Target;
 use super::words;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, unexpected};
+use crate::figures::{mebibytes, milliseconds};
 use crate::{interrupt, output, table};
 
 const EXAMPLES: &str = "Examples:
@@ -324,7 +324,7 @@ fn undrain_on_interrupt(
             }
         };
         if json {
-            transfer::tell(&answer)
+            output::json_aside(&answer)
         } else {
             eprintln!("{answer}")
         }

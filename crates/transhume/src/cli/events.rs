@@ -9,9 +9,10 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::lasting;
-use super::target::{Target, unexpected};
-use super::transfer::{mebibytes, milliseconds, sent};
-use crate::failure::Result;
+use super::target::Target;
+use super::transfer::sent;
+use crate::failure::{Result, unexpected};
+use crate::figures::{mebibytes, milliseconds};
 use crate::{output, table};
 
 /// Prints the event log of instances, moves, drains and hosts

@@ -12,10 +12,10 @@ use fabric::session::WindowSize;
 
 use super::input::{Room, give_input, lock};
 use super::logs;
-use super::target::{Target, unexpected};
+use super::target::Target;
 use super::wait::exit_code;
 use super::words;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, unexpected};
 use crate::terminal::{self, Lent};
 use crate::{WRONG_USAGE, interrupt};
 

@@ -8,9 +8,11 @@ use api::{
     PlannedMove, Request,
 };
 
-use super::target::{Target, tell, unexpected};
-use super::transfer::{self, cancel_on_interrupt, follow_again, mebibytes, milliseconds};
-use crate::failure::{Failure, Result};
+use super::lasting::tell;
+use super::target::Target;
+use super::transfer::{cancel_on_interrupt, follow_again};
+use crate::failure::{Failure, Result, unexpected};
+use crate::figures::{mebibytes, milliseconds};
 use crate::{output, table};
 
 /// Moves the instances of a group together: all arrive, or none.
@@ -190,7 +192,7 @@ fn say(report: &MoveReport, json: bool) -> Result<()> {
 
 /// Prints a waiting message, as JSON or as text.
 pub fn tell_in(json: bool, event: &Event) {
-    if json { transfer::tell(event) } else { tell(event) }
+    if json { output::json_aside(event) } else { tell(event) }
 }
 
 /// A completed move on one line.

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use api::{Event, HostRemoved, Request};
 use clap::{Args, Subcommand};
 
-use super::target::{Target, unexpected};
-use crate::failure::Result;
+use super::target::Target;
+use crate::failure::{Result, unexpected};
 use crate::output;
 
 /// Removes hosts; `transhume hosts` lists them

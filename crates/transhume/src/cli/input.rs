@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 
 use api::{Bytes, Client, ClientError, Event, ExecLine, ExecRequest, INPUT_WINDOW, Request, Speaker};
@@ -87,13 +87,16 @@ impl Room {
     fn after(&self, given: u64) -> usize {
         let window = INPUT_WINDOW as u64;
         let is_full = |taken: &mut u64| *taken + window <= given;
-        let taken = self.grown.wait_while(lock(&self.taken), is_full).unwrap_or_else(PoisonError::into_inner);
+        let taken = self
+            .grown
+            .wait_while(lock(&self.taken), is_full)
+            .expect("no thread panics while it holds the lock");
         (*taken + window - given) as usize
     }
 }
 
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock().expect("no thread panics while it holds the lock")
 }
 
 #[cfg(test)]

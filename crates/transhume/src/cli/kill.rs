@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use api::{Event, Request};
 use clap::Args;
 
-use super::target::{Target, unexpected};
-use crate::failure::Result;
+use super::target::Target;
+use crate::failure::{Result, unexpected};
 
 /// Ends an instance with all its processes
 ///

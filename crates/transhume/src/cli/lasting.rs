@@ -6,9 +6,8 @@ use std::time::{Duration, Instant};
 
 use api::{Client, Event, Request};
 
-use super::target::tell;
-use super::transfer;
 use crate::failure::{Failure, Result};
+use crate::output;
 
 /// Delay before the first attempt to reconnect; it doubles with each attempt.
 const FIRST_DELAY: Duration = Duration::from_millis(50);
@@ -42,7 +41,7 @@ pub fn send_again_as(
     if !json {
         return send_again(socket, request, errand);
     }
-    transfer::tell(&Event::Waiting {
+    output::json_aside(&Event::Waiting {
         host: "coordinator".into(),
         why: "the connection was lost".into(),
         outlook: outlook.into(),
@@ -69,6 +68,13 @@ pub fn ask(socket: &Path, request: &Request, errand: &str) -> Result<Event> {
         answer => answer?,
     };
     last_event_of(client, socket, request, errand)
+}
+
+/// Prints a waiting message, if the event is one.
+pub fn tell(event: &Event) {
+    if let Event::Waiting { host, why, outlook } = event {
+        eprintln!("transhume: waiting for host {host}: {why}; {outlook}");
+    }
 }
 
 fn reconnect(socket: &Path, request: &Request) -> Result<Client> {

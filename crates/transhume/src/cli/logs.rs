@@ -9,9 +9,9 @@ use clap::Args;
 use fabric::attach::OutputStream;
 
 use super::lasting;
-use super::target::{Target, unexpected};
+use super::target::Target;
 use super::wait::exit_code;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, unexpected};
 use crate::output;
 
 /// Prints the output of an instance's command

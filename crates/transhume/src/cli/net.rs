@@ -17,8 +17,8 @@ use api::{Event, NetChange, NetLaid, Request};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use super::target::{Target, unexpected};
-use crate::failure::Result;
+use super::target::Target;
+use crate::failure::{Result, unexpected};
 use crate::output;
 
 /// Manages the overlay, an encrypted layer-2 network between hosts

@@ -8,7 +8,7 @@ use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use fabric::{FabricId, NetworkKind};
 
 use super::logs::Reading;
-use super::target::{Target, unexpected};
+use super::target::Target;
 use super::words;
 use super::{input, lasting};
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, unexpected};
 use crate::{WRONG_USAGE, interrupt, library, output};
 
 /// Starts an instance: a program that can move between hosts
@@ -256,7 +256,7 @@ fn interrupted(stage: &Mutex<Stage>) -> Option<String> {
 }
 
 fn lock(stage: &Mutex<Stage>) -> MutexGuard<'_, Stage> {
-    stage.lock().unwrap_or_else(PoisonError::into_inner)
+    stage.lock().expect("no thread panics while it holds the lock")
 }
 
 /// Ends the instance, as soon as its host can be reached. The connection that follows its output reports the end.

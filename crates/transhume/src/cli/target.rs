@@ -66,7 +66,7 @@ impl Target {
     pub fn demo_lab(&self) -> Result<LabName> {
         match &self.lab {
             Some(lab) => Ok(lab.clone()),
-            None => Ok(crate::demo::LAB.parse()?),
+            None => Ok(LabName::DEMO.parse()?),
         }
     }
 
@@ -91,7 +91,7 @@ impl Target {
             if event.is_last() {
                 return succeeded(event);
             }
-            tell(&event);
+            lasting::tell(&event);
         }
     }
 
@@ -115,13 +115,6 @@ impl Target {
             (ClientError::NotRunning(_), None, None) if labs.len() > 1 => several_labs(),
             _ => error.into(),
         }
-    }
-}
-
-/// Prints a waiting message, if the event is one.
-pub fn tell(event: &Event) {
-    if let Event::Waiting { host, why, outlook } = event {
-        eprintln!("transhume: waiting for host {host}: {why}; {outlook}");
     }
 }
 
@@ -149,15 +142,6 @@ fn succeeded(event: Event) -> Result<Event> {
         Event::Failed(failure) => Err(failure.into()),
         event => Ok(event),
     }
-}
-
-/// The failure for an answer that does not match the request.
-pub fn unexpected(event: &Event) -> Failure {
-    let text = serde_json::to_string(event).unwrap_or_default();
-    Failure::new(
-        format!("unexpected answer from the coordinator: {text}"),
-        "use a coordinator of the same release",
-    )
 }
 
 fn default_socket() -> PathBuf {

@@ -13,9 +13,10 @@ use serde::Serialize;
 
 use super::group::GroupTransfer;
 use super::lasting;
-use super::target::{Target, unexpected};
+use super::target::Target;
 use super::words;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, unexpected};
+use crate::figures::{mebibytes, milliseconds, phase_name};
 use crate::{WRONG_USAGE, interrupt, output, table};
 
 const EXAMPLES: &str = "Examples:
@@ -147,7 +148,7 @@ impl Transfer {
             "{name} will run on {host} before all its memory is there; if its source fails meanwhile, {name} is lost"
         );
         if self.json {
-            tell(&serde_json::json!({ "risk": risk }));
+            output::json_aside(&serde_json::json!({ "risk": risk }));
             return Ok(());
         }
         output::line(&format!("post-copy: {risk}"))
@@ -243,7 +244,7 @@ pub fn cancel_on_interrupt(target: &Target, name: String, outlook: String, json:
                 "uncommitted moves are rolled back when the coordinator is back",
             )),
         };
-        if json { tell(&answer) } else { eprintln!("{answer}\n{LEAVE}") }
+        if json { output::json_aside(&answer) } else { eprintln!("{answer}\n{LEAVE}") }
     })
 }
 
@@ -265,13 +266,6 @@ impl fmt::Display for Interrupted {
             Self::Cancelling { outlook, .. } => f.write_str(outlook),
             Self::NotCancelled(why) => Failure::from(why.clone()).fmt(f),
         }
-    }
-}
-
-/// Prints a JSON line to standard error.
-pub fn tell(what: &impl Serialize) {
-    if let Ok(line) = serde_json::to_string(what) {
-        eprintln!("{line}");
     }
 }
 
@@ -308,7 +302,7 @@ impl Progress {
 
     fn copying(&mut self, copying: Copying) -> Result<()> {
         if matches!(self, Self::Json) {
-            tell(&Event::Copying(copying));
+            output::json_aside(&Event::Copying(copying));
             return Ok(());
         }
         self.behind_the_phase(in_words(copying))
@@ -316,7 +310,7 @@ impl Progress {
 
     fn fetching(&mut self, fetching: Fetching) -> Result<()> {
         if matches!(self, Self::Json) {
-            tell(&Event::Fetching(fetching));
+            output::json_aside(&Event::Fetching(fetching));
             return Ok(());
         }
         let Fetching { fetched_bytes, missing_bytes } = fetching;
@@ -332,7 +326,7 @@ impl Progress {
     fn waiting(&mut self, event: &Event) -> Result<()> {
         let Event::Waiting { host, why, outlook } = event else { return Ok(()) };
         if matches!(self, Self::Json) {
-            tell(event);
+            output::json_aside(event);
             return Ok(());
         }
         self.end()?;
@@ -443,32 +437,4 @@ pub fn sent(bytes: u64, precopied: u64) -> String {
         0 => mebibytes(bytes),
         _ => format!("{}, {} of it before the blackout", mebibytes(bytes), mebibytes(precopied)),
     }
-}
-
-/// The name of a phase.
-pub fn phase_name(phase: Phase) -> &'static str {
-    match phase {
-        Phase::Prepare => "prepare",
-        Phase::Precopy => "pre-copy",
-        Phase::Suspend => "suspend",
-        Phase::Dump => "dump",
-        Phase::Transfer => "transfer",
-        Phase::Restore => "restore",
-        Phase::Commit => "commit",
-        Phase::Resume => "resume",
-        Phase::Fetch => "fetch",
-        Phase::Destroy => "destroy",
-        Phase::RollBack => "roll back",
-    }
-}
-
-/// A time in milliseconds, with one decimal.
-pub fn milliseconds(microseconds: u64) -> String {
-    format!("{}.{} ms", microseconds / 1000, microseconds % 1000 / 100)
-}
-
-/// A size in MiB, with one decimal.
-pub fn mebibytes(bytes: u64) -> String {
-    let tenths = bytes * 10 / (1024 * 1024);
-    format!("{}.{} MiB", tenths / 10, tenths % 10)
 }

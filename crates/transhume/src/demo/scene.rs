@@ -13,20 +13,11 @@ use lab::network::namespace_file;
 use lab::{Lab, Place, Spec};
 use probe::Prober;
 
-use super::Options;
+use super::plan::{HOME, HOME_HOST, Options, START_HOST, TRAVELLER};
 use super::traffic::{End, GAVE_UP, Traffic, Verdict, WRITE_ENDED};
 use super::view::View;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, unexpected};
 use crate::library;
-
-/// The instance that moves.
-pub const TRAVELLER: &str = "traveller";
-/// The instance that stays.
-pub const HOME: &str = "home";
-/// The host of the instance that stays.
-pub const HOME_HOST: &str = "h2";
-/// The first host of the traveller.
-pub const START_HOST: &str = "h1";
 
 /// How long programs may take to start, and to produce output after a move.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -147,7 +138,7 @@ fn start(socket: &Path, name: &str, host: &str, script: String) -> Result<String
     match Client::ask(socket, &Request::Run(request.into()))? {
         Event::Started(instance) => Ok(instance.address),
         Event::Failed(failure) => Err(failure.into()),
-        event => Err(crate::cli::unexpected(&event)),
+        event => Err(unexpected(&event)),
     }
 }
 

@@ -3,17 +3,17 @@
 use api::{MoveReport, Phase};
 use serde::Serialize;
 
-use super::tour::Seen;
+use super::measured::MeasuredMove;
 use super::traffic::{GAVE_UP, Verdict};
-use crate::cli::milliseconds;
 use crate::failure::Result;
+use crate::figures::milliseconds;
 use crate::{output, table};
 
 /// The demo's result.
 #[derive(Serialize)]
 pub struct Summary {
     ok: bool,
-    moves: Vec<Seen>,
+    moves: Vec<MeasuredMove>,
     verdicts: Vec<Verdict>,
     /// How often ib_write_bw failed to calibrate its clock and was restarted.
     write_restarts: u32,
@@ -21,7 +21,7 @@ pub struct Summary {
 
 impl Summary {
     /// The result of these moves with these verdicts.
-    pub fn new(moves: Vec<Seen>, verdicts: Vec<Verdict>, write_restarts: u32) -> Self {
+    pub fn new(moves: Vec<MeasuredMove>, verdicts: Vec<Verdict>, write_restarts: u32) -> Self {
         let ok = verdicts.len() == 2 && verdicts.iter().all(|verdict| verdict.ok);
         Self { ok, moves, verdicts, write_restarts }
     }
@@ -82,7 +82,7 @@ impl Summary {
     }
 }
 
-fn blackout_row(seen: &Seen) -> [String; 6] {
+fn blackout_row(seen: &MeasuredMove) -> [String; 6] {
     [
         name(&seen.report),
         seen.path.to_owned(),
@@ -93,7 +93,7 @@ fn blackout_row(seen: &Seen) -> [String; 6] {
     ]
 }
 
-fn phase_row(seen: &Seen) -> [String; 10] {
+fn phase_row(seen: &MeasuredMove) -> [String; 10] {
     let phase = |phase| phase_time(&seen.report, phase);
     [
         name(&seen.report),

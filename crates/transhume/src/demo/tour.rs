@@ -4,13 +4,14 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use api::{Client, Event, MoveReport, MoveRequest, Outcome, Request};
-use serde::Serialize;
 
-use super::scene::{HOME_HOST, PATIENCE, START_HOST, Scene, TRAVELLER};
+use super::measured::MeasuredMove;
+use super::plan::{HOME_HOST, START_HOST, TRAVELLER};
+use super::scene::{PATIENCE, Scene};
 use super::traffic::Known;
 use super::view::View;
-use crate::cli::{phase_name, unexpected};
-use crate::failure::Result;
+use crate::failure::{Result, unexpected};
+use crate::figures::phase_name;
 
 /// Time before each move in which the traffic is shown.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -18,24 +19,8 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// The destinations of the traveller in a round.
 const STOPS: [&str; 3] = ["h3", HOME_HOST, START_HOST];
 
-/// A move and its measurements.
-#[derive(Debug, Serialize)]
-pub struct Seen {
-    /// The coordinator's report.
-    pub report: MoveReport,
-    /// The path of RDMA traffic afterwards.
-    pub path: &'static str,
-    /// The longest time without an answer to the prober, in microseconds; 0 if shorter than
-    /// [`probe::gaps::LEAST`].
-    pub probe_us: u64,
-    /// The prober's packets in it that were not answered.
-    pub probe_lost: u64,
-    /// The longest time without a completion of verbs-check, in microseconds.
-    pub workload_us: u64,
-}
-
 /// Moves the traveller around.
-pub fn go_around(scene: &mut Scene, rounds: u16, view: &View) -> Result<Vec<Seen>> {
+pub fn go_around(scene: &mut Scene, rounds: u16, view: &View) -> Result<Vec<MeasuredMove>> {
     let mut seen = Vec::new();
     for stop in (0..rounds).flat_map(|_| STOPS) {
         // This pause is for the viewer only.
@@ -46,7 +31,7 @@ pub fn go_around(scene: &mut Scene, rounds: u16, view: &View) -> Result<Vec<Seen
     Ok(seen)
 }
 
-fn watch_move(scene: &Scene, host: &str, view: &View) -> Result<Seen> {
+fn watch_move(scene: &Scene, host: &str, view: &View) -> Result<MeasuredMove> {
     let (begin, begin_1970) = (Instant::now(), since_1970());
     view.say(&format!("moving `{TRAVELLER}` to {host}"));
     let report = make_move(scene, host, view)?;
@@ -59,7 +44,7 @@ fn watch_move(scene: &Scene, host: &str, view: &View) -> Result<Seen> {
     };
     scene.traffic.wait_for("traffic after the move", end + PATIENCE, speaks)?;
     let gap = scene.prober.gaps().longest_within(begin, Instant::now());
-    let seen = Seen {
+    let seen = MeasuredMove {
         report,
         path: if host == HOME_HOST { "shared memory" } else { "TCP stream" },
         probe_us: gap.map_or(0, |gap| microseconds(gap.duration())),

@@ -1,6 +1,6 @@
 //! Parses the output of the programs in the instances, line by line.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 
 use api::{Client, Event};
@@ -101,7 +101,7 @@ pub struct Traffic(Arc<(Mutex<Known>, Condvar)>);
 impl Traffic {
     /// The current state.
     pub fn known(&self) -> MutexGuard<'_, Known> {
-        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.0.lock().expect("no thread panics while it holds the lock")
     }
 
     /// Waits until `is_so` holds.
@@ -117,7 +117,7 @@ impl Traffic {
             if known.failed.is_some() || left.is_zero() {
                 return Err(known.failure(what));
             }
-            known = self.0.1.wait_timeout(known, left).unwrap_or_else(PoisonError::into_inner).0;
+            known = self.0.1.wait_timeout(known, left).expect("no thread panics while it holds the lock").0;
         }
     }
 

@@ -3,16 +3,15 @@
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::Options;
-use super::scene::{HOME, HOME_HOST, START_HOST, TRAVELLER};
-use super::tour::Seen;
+use super::measured::MeasuredMove;
+use super::plan::{HOME, HOME_HOST, Options, START_HOST, TRAVELLER};
 use super::traffic::{Known, Traffic};
-use crate::cli::milliseconds;
 use crate::failure::Result;
+use crate::figures::milliseconds;
 use crate::output;
 
 /// Interval between redraws.
@@ -101,7 +100,7 @@ impl View {
     }
 
     /// Shows the end of a move to `host`.
-    pub fn moved(&self, host: &str, seen: &Seen) {
+    pub fn moved(&self, host: &str, seen: &MeasuredMove) {
         {
             let mut state = self.state();
             state.phase = None;
@@ -147,7 +146,7 @@ impl View {
 }
 
 fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
+    state.lock().expect("no thread panics while it holds the lock")
 }
 
 impl State {

@@ -9,8 +9,8 @@ use clap::builder::RangedI64ValueParser;
 use serde::Serialize;
 
 use super::change;
-use crate::cli::target::{Target, unexpected};
-use crate::failure::Result;
+use crate::cli::target::Target;
+use crate::failure::{Result, unexpected};
 use crate::output;
 
 /// Attaches a network device of a host to the overlay

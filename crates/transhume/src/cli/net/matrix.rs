@@ -8,8 +8,8 @@ use clap::Args;
 use serde::Serialize;
 
 use super::show::tell_unanswered;
-use crate::cli::target::{Target, unexpected};
-use crate::failure::Result;
+use crate::cli::target::Target;
+use crate::failure::{Result, unexpected};
 use crate::{output, table};
 
 /// Shows the traffic matrix: bytes and frames between pairs of MACs

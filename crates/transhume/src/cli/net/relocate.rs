@@ -6,8 +6,8 @@ use api::{Event, NetChange};
 use clap::Args;
 use serde::Serialize;
 
-use crate::cli::target::{Target, unexpected};
-use crate::failure::Result;
+use crate::cli::target::Target;
+use crate::failure::{Result, unexpected};
 use crate::output;
 
 /// Moves a network device to another host, with its MAC and address

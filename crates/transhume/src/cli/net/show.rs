@@ -6,8 +6,8 @@ use api::{Carrier, Event, NetHost, NetMac, NetStatus, NetTunnel, Request};
 use clap::Args;
 use serde::Serialize;
 
-use crate::cli::target::{Target, unexpected};
-use crate::failure::Result;
+use crate::cli::target::Target;
+use crate::failure::{Result, unexpected};
 use crate::{output, table};
 
 /// The content of an empty cell.

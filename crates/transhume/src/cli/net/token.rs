@@ -6,9 +6,9 @@ use api::{Event, Request, Token, TokenState};
 use clap::{Args, Subcommand};
 
 use crate::cli::events::time;
-use crate::cli::target::{Target, unexpected};
+use crate::cli::target::Target;
 use crate::cli::words;
-use crate::failure::Result;
+use crate::failure::{Result, unexpected};
 use crate::{output, table};
 
 /// The default lifetime of a token, in seconds.
