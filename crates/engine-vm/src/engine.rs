@@ -126,7 +126,8 @@ impl VmEngine {
     pub(crate) fn lacks_memory(&self, wanted: u64, own: &InstanceName) -> Result<Option<Blocker>> {
         let machines: Vec<_> = lock(&self.machines).values().cloned().collect();
         let promised = machines.iter().filter_map(|machine| {
-            let machine = lock(machine);
+            // A machine that is busy with its restore has most of its memory.
+            let machine = machine.try_lock().ok()?;
             let comes = machine.record.state == State::Prepared && machine.name() != own;
             comes.then(|| machine.vm().map_or(0, needs::memory))
         });

@@ -4,7 +4,8 @@
 //! |---|---|---|
 //! | running | runs | runs on; the link is mended |
 //! | running | stopped by a move that the former node began | the move is cancelled, and it runs on |
-//! | stopped | `postmigrate` | waits for the move's decision |
+//! | stopped | does not run | waits for the move's decision |
+//! | stopped | runs | the former node had resumed it |
 //! | held | `paused` | waits for the move's decision |
 //! | held | runs | the former node had released it |
 //! | prepared | loads memory | the channel is gone: it is killed |
@@ -67,8 +68,9 @@ impl VmEngine {
         let mut qmp = lock(&emulator);
         let run_state = migration::run_state(&mut qmp).doing(|| "asking the emulator".into())?;
         Ok(match (machine.record.state, run_state.as_str()) {
-            (State::Stopped, "postmigrate") => State::Stopped,
             (State::Held, "paused") => State::Held,
+            // Whatever else its emulator says: the destination may run by now.
+            (State::Stopped, state) if state != "running" => State::Stopped,
             (State::Running | State::Stopped, _) => {
                 migration::cancel(&mut qmp).doing(|| "cancelling the migration".into())?;
                 machine.link.mend().doing(|| "mending the link".into())?;
