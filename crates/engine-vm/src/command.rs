@@ -9,7 +9,7 @@ use instance::{Boot, InstanceSpec, Network, VmSpec};
 
 use crate::disks;
 use crate::network::TAP;
-use crate::record::{Hardware, SOCKET, file_name};
+use crate::record::{Hardware, PORT, SOCKET, file_name};
 
 /// The user that QEMU becomes when it has opened its devices.
 const USER: &str = "nobody";
@@ -38,6 +38,7 @@ pub fn arguments(spec: &InstanceSpec, vm: &VmSpec, hardware: &Hardware, begin: B
     line.option("-chardev", format!("socket,id=qmp,path={socket},server=on,wait=off"));
     line.option("-mon", "chardev=qmp,mode=control");
     line.option("-chardev", "stdio,id=console,signal=off").option("-serial", "chardev:console");
+    agent(&mut line, spec);
     network(&mut line, &spec.network);
     for (option, value) in disks::options(vm, &hardware.disks) {
         line.option(option, value);
@@ -50,6 +51,14 @@ pub fn arguments(spec: &InstanceSpec, vm: &VmSpec, hardware: &Hardware, begin: B
         line.option("-incoming", "defer");
     }
     line.0
+}
+
+/// The serial port to the agent in the machine. The node connects to its socket.
+fn agent(line: &mut Line, spec: &InstanceSpec) {
+    let socket = file_name(&spec.name, PORT);
+    line.option("-device", "virtio-serial-pci");
+    line.option("-chardev", format!("socket,id=guest,path={socket},server=on,wait=off"));
+    line.option("-device", format!("virtserialport,chardev=guest,name={}", guest::wire::PORT));
 }
 
 /// A virtio NIC on the TAP in QEMU's network namespace. The guest learns the MTU from the device. The NIC has no boot ROM.

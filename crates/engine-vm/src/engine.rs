@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use engine_api::wiring::Wiring;
 use engine_api::{
-    Capabilities, Destination, Driver, Engine, Error, Local, Phases, Recovered, Result, Running, Shortage,
-    Source, State,
+    Capabilities, Destination, Driver, Engine, Error, Guest, Local, Phases, Recovered, Result, Running,
+    Shortage, Source, State,
 };
 use engines::shared::{Bridge, Task, memory_available};
 use fabric::NetworkKind;
@@ -248,5 +248,9 @@ impl Local for Here {
 
     fn shortage(&self) -> Shortage {
         Shortage::default()
+    }
+
+    fn guest(&self) -> Result<Option<Guest>> {
+        lock(&self.machine).guest(&self.engine.records).map(Some)
     }
 }

@@ -1,14 +1,16 @@
 //! A machine's resources on this host: network namespace, link, first process, and the connection to its emulator.
 
 use std::fs::{self, File};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use engine_api::wiring::Wiring;
-use engine_api::{Error, Result, State};
+use engine_api::{Error, Guest, Result, State};
 use engines::shared::{self, Link, Task, TaskId};
 use fabric::netns;
 use instance::{InstanceName, InstanceSpec, Kind, Program, VmSpec, Workload};
@@ -19,7 +21,7 @@ use crate::engine::Config;
 use crate::error::{Doing, not_started};
 use crate::network;
 use crate::qmp::{Qmp, QmpError};
-use crate::record::{CONSOLE, ERRORS, Record, Records, SOCKET, file_name};
+use crate::record::{CONSOLE, ERRORS, PORT, Record, Records, SOCKET, file_name};
 
 /// How long an emulator may take to offer its socket.
 const STARTED: Duration = Duration::from_secs(20);
@@ -49,7 +51,7 @@ impl Machine {
         let kind = spec.network_kind;
         let link = Link::create(namespace.as_fd(), spec, wiring)
             .doing(|| format!("making the link of `{}` to the {kind}", spec.name))?;
-        let joined = network::join(namespace.as_fd(), spec.network.mtu);
+        let joined = network::join(namespace.as_fd(), spec.network.address, spec.network.mtu);
         joined.doing(|| format!("making the TAP of `{}`", spec.name))?;
         Ok(Self { record, namespace, link, first: None, qmp: None })
     }
@@ -87,7 +89,7 @@ impl Machine {
     /// Starts the emulator with its processors stopped, and connects to it.
     pub fn launch(&mut self, config: &Config, program: &Path, records: &Records, begin: Begin) -> Result<()> {
         let (spec, errors) = (&self.record.spec, records.file(self.name(), ERRORS));
-        for ending in [ERRORS, SOCKET] {
+        for ending in [ERRORS, SOCKET, PORT] {
             let stale = records.file(self.name(), ending);
             shared::absent_is_fine(fs::remove_file(&stale))
                 .doing(|| format!("deleting {}", stale.display()))?;
@@ -140,16 +142,35 @@ impl Machine {
         has_begun && is_alone || first.ended_within(Duration::ZERO)
     }
 
-    /// Connects to the socket, whose path may be longer than an address of a socket, and makes sure that it is this machine's.
+    /// Connects to the control socket, and makes sure that it is this machine's.
     fn reach(&self, records: &Records) -> std::result::Result<Qmp, QmpError> {
-        let directory = File::open(records.directory())?;
-        let path = format!("/proc/self/fd/{}/{}", directory.as_raw_fd(), file_name(self.name(), SOCKET));
-        let mut qmp = Qmp::connect(Path::new(&path))?;
+        let mut qmp = Qmp::over(self.socket(records, SOCKET)?)?;
         let answer = qmp.execute("query-name", json!({}))?;
         match answer["name"].as_str() {
             Some(name) if name == self.name().as_str() => Ok(qmp),
             _ => Err(QmpError::Refused("it is another machine".into())),
         }
+    }
+
+    /// The host's side of the agent in the machine.
+    ///
+    /// # Errors
+    /// If the emulator does not offer its port, or the network is gone.
+    pub fn guest(&self, records: &Records) -> Result<Guest> {
+        let doing = || format!("connecting to the agent in `{}`", self.name());
+        let port = self.socket(records, PORT).doing(doing)?;
+        let links = network::listen(self.namespace.as_fd()).doing(doing)?;
+        Ok(Guest { port, links, mac: self.record.spec.network.mac })
+    }
+
+    /// Connects to a socket of the emulator, whose path may be longer than an address of a socket.
+    fn socket(&self, records: &Records, ending: &str) -> io::Result<UnixStream> {
+        let directory = File::open(records.directory())?;
+        UnixStream::connect(format!(
+            "/proc/self/fd/{}/{}",
+            directory.as_raw_fd(),
+            file_name(self.name(), ending)
+        ))
     }
 
     /// The emulator.

@@ -78,7 +78,7 @@ impl Records {
 
     /// Deletes a record and the files beside it; no error if there are none.
     pub fn forget(&self, name: &InstanceName) -> Result<()> {
-        for ending in [SOCKET, ERRORS, CONSOLE, RECORD] {
+        for ending in [SOCKET, PORT, ERRORS, CONSOLE, RECORD] {
             let path = self.file(name, ending);
             absent_is_fine(fs::remove_file(&path)).doing(|| format!("deleting {}", path.display()))?;
         }
@@ -103,6 +103,8 @@ impl Records {
 const RECORD: &str = "json";
 /// The ending of the emulator's QMP socket.
 pub const SOCKET: &str = "qmp";
+/// The ending of the emulator's socket for the port to the agent.
+pub const PORT: &str = "guest";
 /// The ending of the emulator's error messages.
 pub const ERRORS: &str = "errors";
 /// The ending of the console's output that has come from the source.
