@@ -206,6 +206,8 @@ locked() {
 image() { # folder
     [ ! -d "$1" ] || return 0
     [ "$(id -u)" = 0 ] || die 'run this as root: it makes a root file system'
+    [ -n "$(sources)" ] || die 'apt has no source of Debian here: the packages of the guest come from one'
+    command -v mmdebstrap >/dev/null || die 'mmdebstrap is missing: run scripts/setup.sh guest'
     locked
     # A build that was killed.
     rm -rf -- "$cache"/.fresh.*
@@ -219,7 +221,7 @@ saved() { # folder
     [ -e "$1/saved.state" ] || with_fresh_folder save "$1"
 }
 
-# Steps of a build, which run in namespaces of their own.
+# Steps of a build, which this script calls.
 case ${1:-} in
     build)
         build
