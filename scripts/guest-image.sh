@@ -211,6 +211,8 @@ image() { # folder
     locked
     # A build that was killed.
     rm -rf -- "$cache"/.fresh.*
+    # Guests of other versions that nobody has asked for in a week.
+    find "$cache" -mindepth 1 -maxdepth 1 -type d -mtime +7 -exec rm -rf -- {} +
     [ -d "$1" ] || with_fresh_folder build_into "$1"
 }
 
@@ -239,4 +241,5 @@ case ${1:-} in
     find) [ -d "$folder" ] || exit 1 ;;
     *) die "unknown command \`$1\`: give \`saved\`, \`find\`, or nothing" ;;
 esac
+[ ! -w "$folder" ] || touch -- "$folder"
 printf '%s\n' "$folder"
