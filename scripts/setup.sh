@@ -6,6 +6,7 @@
 #   scripts/setup.sh             all
 #   scripts/setup.sh demo        the requirements of building and the demo
 #   scripts/setup.sh check       the requirements of `make check`: neither root nor CRIU if all packages are there
+#   scripts/setup.sh guest       the requirements of `make guest-image`: QEMU and the tools that build the guest
 #   scripts/setup.sh bench-net   the peers that `make bench-net` compares with, if Debian has them
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -31,6 +32,8 @@ readonly more_packages=(
 readonly rdma_core_tests=/usr/share/doc/rdma-core/tests
 # Services that tests start in containers, and the names of their systemd units.
 readonly services=(openssh-server:ssh redis-server:redis-server)
+# For virtual machines, and the guest of their tests.
+readonly guest_packages=(qemu-system-x86 qemu-utils mmdebstrap e2fsprogs cpio xz-utils openssh-client)
 # Measuring tools and peers of the overlay, which the tests do not need.
 readonly bench_net_packages=(iperf3 wireguard-tools openvpn tinc n2n socat)
 
@@ -161,15 +164,19 @@ readonly what=${1:-all}
 case $what in
     all)
         mask_missing_services
-        packages+=("${more_packages[@]}" "${services[@]%:*}")
+        packages+=("${more_packages[@]}" "${guest_packages[@]}" "${services[@]%:*}")
         ;;
     check) packages+=("${more_packages[@]}") ;;
     demo) ;;
+    guest)
+        install_packages "${guest_packages[@]}"
+        exit
+        ;;
     bench-net)
         install_peers
         exit
         ;;
-    *) die "unknown set-up \`\`: give \`demo\`, \`check\` or \`bench-net\`, or nothing for all" ;;
+    *) die "unknown set-up \`\`: give \`demo\`, \`check\`, \`guest\` or \`bench-net\`, or nothing for all" ;;
 esac
 install_packages "${packages[@]}"
 [ "$what" != all ] || install_rdma_core_tests

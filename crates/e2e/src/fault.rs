@@ -1,15 +1,13 @@
 //! Faults in a lab, and their repair.
 
-use std::fs::{self, File};
-use std::io::Write as _;
+use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 
 use anyhow::{Context as _, Result};
 use lab::layout::Layout;
 use lab::{Lab, Place, daemons};
 
-use crate::program::run;
+use crate::program::{Program, run};
 use crate::testlab::TestLab;
 
 /// How long mounting may take.
@@ -109,7 +107,7 @@ impl<'a> SmallDisk<'a> {
         let in_memory = layout.images_in_memory().join(place.to_string());
         for folder in [in_memory, layout.state(place).join("images")] {
             fs::create_dir_all(&folder)?;
-            let mut mount = Command::new("mount");
+            let mut mount = lab.lab.command(place, "mount")?;
             run(mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]).arg(&folder), LIMIT)?;
             disk.folders.push(folder);
         }
@@ -123,11 +121,11 @@ impl<'a> SmallDisk<'a> {
     /// If the node does not run, or a file cannot be made.
     pub fn fill(&self) -> Result<()> {
         let _held = Held::new(self.lab, self.place)?;
-        let zeroes = [0; 1 << 12];
         for folder in &self.folders {
-            let mut file = File::create(folder.join("filler"))?;
-            // It ends with the room.
-            while file.write_all(&zeroes).is_ok() {}
+            let mut fill = self.lab.lab.command(self.place, "dd")?;
+            let file = format!("of={}", folder.join("filler").display());
+            // It fails when there is no more room.
+            Program::start(fill.args(["if=/dev/zero", "bs=4k", &file]))?.end(LIMIT)?;
         }
         Ok(())
     }
@@ -135,7 +133,7 @@ impl<'a> SmallDisk<'a> {
     fn remove(&self) -> Result<()> {
         self.lab.lab.kill(self.place)?;
         for folder in &self.folders {
-            run(Command::new("umount").arg(folder), LIMIT)?;
+            run(self.lab.lab.command(self.place, "umount")?.arg(folder), LIMIT)?;
         }
         self.lab.lab.start(self.place)?;
         Ok(())

@@ -1,6 +1,5 @@
 //! An MPI job in containers, as in `examples/mpi`: ranks communicate by RDMA, and mpirun starts them with `transhume exec`.
 
-use std::env;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
+use crate::common_files;
 use crate::program::Program;
 use crate::testlab::TestLab;
 
@@ -41,7 +41,7 @@ impl Job {
     /// # Errors
     /// If one does not start.
     pub fn start(lab: &TestLab, hosts: &[&str]) -> Result<Self> {
-        let folder = env::temp_dir().join(format!("transhume-job-{}-{}", process::id(), lab.name()));
+        let folder = common_files::path(&format!("transhume-job-{}-{}", process::id(), lab.name()));
         fs::create_dir(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
         let job = Self { folder, ranks: hosts.len() };
         for program in ["ring.py", CHECKS] {

@@ -3,6 +3,7 @@
 //!
 //! * [`artifacts`]: finds the built programs and libraries.
 //! * [`program`]: runs a program in bounded time, and kills it when its test ends.
+//! * [`common_files`]: folders that the hosts of a lab share.
 //! * [`signal`]: a file that a program waits for.
 //! * [`pair`]: two instances without a lab, on two hosts or on one.
 //! * [`perftest`]: Debian's perftest, each program with each of its options.
@@ -23,6 +24,7 @@ pub mod artifacts;
 pub mod asked;
 pub mod changing;
 pub mod check;
+pub mod common_files;
 pub mod fault;
 pub mod guest;
 pub mod interrupt;

@@ -1,6 +1,5 @@
 //! Open MPI jobs with one rank in an instance on each host. These instances move like any others.
 
-use std::env;
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -10,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
+use crate::common_files;
 use crate::program::run;
 use crate::testlab::TestLab;
 
@@ -66,7 +66,7 @@ impl Mpi {
     /// # Errors
     /// If a file cannot be made.
     pub fn new() -> Result<Self> {
-        let mpi = Self { folder: env::temp_dir().join(format!("transhume-mpi-{}", process::id())) };
+        let mpi = Self { folder: common_files::path(&format!("transhume-mpi-{}", process::id())) };
         fs::create_dir(&mpi.folder).with_context(|| format!("cannot make {}", mpi.folder.display()))?;
         fs::write(mpi.agent(), AGENT)?;
         fs::set_permissions(mpi.agent(), fs::Permissions::from_mode(0o755))?;

@@ -4,6 +4,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::common_files;
+
 /// The file's name; the file is removed at the end.
 pub struct Signal(PathBuf);
 
@@ -11,7 +13,7 @@ impl Signal {
     /// One that has not been given, with a part of its name.
     #[must_use]
     pub fn new(name: &str) -> Self {
-        Self(std::env::temp_dir().join(format!("th-e2e-{}-{name}", std::process::id())))
+        Self(common_files::path(&format!("th-e2e-{}-{name}", std::process::id())))
     }
 
     /// Where the file will be.

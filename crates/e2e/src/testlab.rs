@@ -12,7 +12,7 @@ use lab::layout::Layout;
 use lab::mark::Marks;
 use lab::process::{Identity, file};
 use lab::record::Record;
-use lab::{Lab, LabName, Spec};
+use lab::{Files, Lab, LabName, Spec};
 
 use crate::check::Check;
 use crate::program::{Ended, Program, is_listening};
@@ -48,7 +48,7 @@ impl TestLab {
         interrupt::removes_labs(prefix)?;
         let program = artifacts::built("transhume")?;
         artifacts::environment()?;
-        let lab = Lab::up(&Spec { name: name.clone(), hosts, program: program.clone() })?;
+        let lab = Lab::up(&Spec { name: name.clone(), hosts, program: program.clone(), files: files()? })?;
         Ok(Self { lab, name, program })
     }
 
@@ -319,6 +319,12 @@ impl TestLab {
         };
         lab::process::all().filter(is_ours).filter(is_wanted).collect()
     }
+}
+
+/// Each host has its own, but all see the tests' programs, wherever this repository is.
+fn files() -> Result<Files> {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize()?;
+    Ok(Files::Own { shared: vec![repository] })
 }
 
 fn parent(pid: i32) -> Option<i32> {

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use api::State;
+use lab::Place;
 
-use crate::program::{Ended, Program};
+use crate::program::{Ended, Program, run};
 use crate::testlab::TestLab;
 use crate::ucx;
 
@@ -25,6 +26,9 @@ const WITHOUT_MPI: &str = "WITHOUT_MPI";
 
 /// How often a program is given more work because it was done before all moves were.
 const ATTEMPTS: u32 = 4;
+
+/// Files that perftest keeps open for its XRC domains. A program moves only to a host that has its open files.
+const KEPT_OPEN: [&str; 2] = ["/tmp/xrc_domain_client", "/tmp/xrc_domain_server"];
 
 /// How long a program may take for the work that is left after the last move.
 pub const LIMIT: Duration = Duration::from_secs(100);
@@ -72,6 +76,9 @@ impl Traveller {
     fn attempt(&self, lab: &TestLab, attempt: u32, work: u32) -> Result<bool> {
         let work = work.to_string();
         let (here, there) = (format!("client-{attempt}"), format!("server-{attempt}"));
+        for host in lab.lab.hosts() {
+            run(lab.lab.command(Place::Host(host), "touch")?.args(KEPT_OPEN), LIMIT)?;
+        }
         let server = self.server.map(|server| self.serve(lab, &there, server, &work)).transpose()?;
         let address = server.as_ref().map_or("", |(_, address)| address);
         let mut client = self.start(lab, &here, "h2", &filled(self.client, &work, address))?;

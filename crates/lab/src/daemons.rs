@@ -10,7 +10,7 @@ use crate::layout::{Layout, control_address, metrics_address};
 use crate::network::namespace_file;
 use crate::process::{Identity, wait_for_end};
 use crate::record::{Record, write_json};
-use crate::{Error, Host, Place, Result, mark};
+use crate::{Error, Host, Place, Result, files, mark};
 
 /// Time limit for a killed daemon to end.
 const END_LIMIT: Duration = Duration::from_secs(10);
@@ -96,7 +96,11 @@ pub fn failure(layout: &Layout, place: Place, problem: &str) -> Error {
 fn command(layout: &Layout, record: &Record, place: Place) -> Command {
     let namespace = namespace_file(&layout.namespace(place));
     let mut command = Command::new("setsid");
-    command.arg("nsenter").arg(format!("--net={}", namespace.display())).arg("--").arg(&record.program);
+    command.arg("nsenter").arg(format!("--net={}", namespace.display()));
+    if let Some(mounts) = files::namespace_file(layout, place) {
+        command.arg(format!("--mount={}", mounts.display()));
+    }
+    command.arg("--").arg(&record.program);
     match place {
         Place::Coordinator => coordinator_arguments(&mut command, layout),
         Place::Host(host) => node_arguments(&mut command, layout, host),

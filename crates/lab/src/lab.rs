@@ -16,7 +16,7 @@ use crate::layout::{self, Layout, MAX_HOSTS, RUN};
 use crate::partition::{self, Cut};
 use crate::record::{Lock, Record};
 use crate::status::{DaemonStatus, HostStatus, Status};
-use crate::{Error, Host, LabName, Place, Result, daemons, mark, network, sweep};
+use crate::{Error, Files, Host, LabName, Place, Result, daemons, files, mark, network, sweep};
 
 /// Time limit for the first host to register, and for each further one.
 const READY_LIMIT: Duration = Duration::from_secs(30);
@@ -36,6 +36,8 @@ pub struct Spec {
     pub hosts: u16,
     /// The `transhume` binary for its daemons.
     pub program: PathBuf,
+    /// Whether each host has files of its own.
+    pub files: Files,
 }
 
 /// Progress of the creation of a lab.
@@ -170,7 +172,7 @@ impl Lab {
         })
     }
 
-    /// A command that will run in the network of `place`, with `TRANSHUME_SOCKET` naming the lab's
+    /// A command that will run in the network of `place` and with its files, with `TRANSHUME_SOCKET` naming the lab's
     /// coordinator.
     ///
     /// # Errors
@@ -179,12 +181,18 @@ impl Lab {
         self.require(place)?;
         let namespace = network::namespace_file(&self.layout.namespace(place));
         let namespace = File::open(&namespace).doing(|| format!("cannot enter the network of {place}"))?;
+        let mounts = files::namespace(&self.layout, place)?;
+        let folder = mounts.as_ref().and_then(|_| files::current_folder());
         let mut command = Command::new(program);
         command.env(api::SOCKET_VARIABLE, self.layout.socket());
         // If the command enters a namespace of its own, the mark in its environment still identifies it.
         command.env(mark::VARIABLE, &self.record.id);
-        // SAFETY: between fork and exec only setns is called, and the descriptor is open as long as the command is.
-        unsafe { command.pre_exec(move || netns::join(namespace.as_fd())) };
+        let enter = move || {
+            netns::join(namespace.as_fd())?;
+            mounts.as_ref().map_or(Ok(()), |mounts| files::join(mounts.as_fd(), folder.as_deref()))
+        };
+        // SAFETY: between fork and exec only setns and chdir are called, and the descriptors are open as long as the command is.
+        unsafe { command.pre_exec(enter) };
         Ok(command)
     }
 
@@ -253,6 +261,7 @@ impl Lab {
         private::directory(&images).doing(|| format!("cannot create {}", images.display()))?;
         let lab = Self { name: spec.name.clone(), layout: layout.clone(), record };
         network::make(layout, &lab.record)?;
+        files::make(layout, &lab.record, &spec.files)?;
         daemons::make_keys(layout, &lab.record)?;
         for place in Place::all(spec.hosts) {
             daemons::start(layout, &lab.record, place, &[])?;

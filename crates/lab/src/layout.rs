@@ -11,6 +11,9 @@ pub const MAX_HOSTS: u16 = 250;
 /// The parent directory of the labs' directories.
 pub const RUN: &str = "/run/transhume";
 
+/// The folder of files on disk: that of all labs on the machine, and the own one of each host, which it sees here.
+pub const DISKS: &str = "/var/lib/transhume";
+
 /// The directory of named network namespaces of `ip netns`.
 pub const NAMESPACES: &str = "/run/netns";
 
@@ -71,6 +74,24 @@ impl Layout {
     #[must_use]
     pub fn images_in_memory(&self) -> PathBuf {
         Path::new("/dev/shm").join(format!("transhume-lab-{}", self.name))
+    }
+
+    /// The folder of the files that keep the hosts' mount namespaces.
+    #[must_use]
+    pub fn mount_namespaces(&self) -> PathBuf {
+        self.root.join("mounts")
+    }
+
+    /// The file that keeps the mount namespace of `host`. It does not exist if the host shares the machine's files.
+    #[must_use]
+    pub fn mount_namespace(&self, host: Host) -> PathBuf {
+        self.mount_namespaces().join(host.to_string())
+    }
+
+    /// The folder of the hosts' own folders on the machine's disk.
+    #[must_use]
+    pub fn disks(&self) -> PathBuf {
+        Path::new(DISKS).join(format!("lab-{}", self.name))
     }
 
     /// The log of the daemon at `place`.

@@ -1,4 +1,4 @@
-//! A lab: several hosts on one machine, each a network namespace that runs a node.
+//! A lab: several hosts on one machine, each made of namespaces with a node in them.
 //!
 //! ```text
 //!  th-LAB-h1          th-LAB-h2          th-LAB-c
@@ -9,6 +9,9 @@
 //!  ────h1─────────────────h2──────────────c────  bridge `switch` in th-LAB-sw
 //! ```
 //!
+//! Each host has a mount namespace too, with its own `/tmp`, `/run`, `/dev/shm` and `/var/lib/transhume` ([`files`]), unless
+//! [`Files::Shared`] is asked for.
+//!
 //! All traffic of a host and of its instances passes its port of the
 //! switch, so that [`Lab::cut`] needs one rule per direction there.
 //!
@@ -18,6 +21,7 @@
 
 pub mod daemons;
 pub mod error;
+pub mod files;
 pub mod layout;
 pub mod mark;
 pub mod name;
@@ -33,6 +37,7 @@ pub mod tool;
 mod lab;
 
 pub use error::Error;
+pub use files::Files;
 pub use lab::{Lab, Progress, Spec};
 pub use name::{Host, LabName, Place};
 

@@ -1,4 +1,4 @@
-//! The parent directory of all labs, which the first lab creates and the last one removes.
+//! The parent directories of all labs, which the first lab creates and the last one removes.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind};
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::layout::RUN;
+use crate::layout::{DISKS, RUN};
 
 /// The lock for creating and removing the directory. It is beside the directory, and is removed with it.
 const TURN: &str = "/run/transhume-labs";
@@ -23,10 +23,11 @@ const TURN_INTERVAL: Duration = Duration::from_millis(1);
 pub fn add(root: &Path) -> io::Result<()> {
     let _turn = turn()?;
     fs::create_dir_all(RUN)?;
+    fs::create_dir_all(DISKS)?;
     DirBuilder::new().mode(0o700).create(root)
 }
 
-/// Removes the directory, and the file of the RDMA device with it, unless another lab or a coordinator has
+/// Removes the directories, and the file of the RDMA device with it, unless another lab or a coordinator has
 /// files there.
 ///
 /// # Errors
@@ -37,6 +38,8 @@ pub fn remove_if_empty() -> io::Result<()> {
         if fs::remove_dir(RUN).is_ok() {
             fabric::device_file::remove();
         }
+        // It stays as long as anything is in it.
+        let _ = fs::remove_dir(DISKS);
     }
     private::lock::remove(Path::new(TURN));
     Ok(())

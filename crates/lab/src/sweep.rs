@@ -93,7 +93,7 @@ fn hierarchies(mounts: &str) -> impl Iterator<Item = PathBuf> {
 }
 
 fn is_ours(layout: &Layout, path: &Path) -> bool {
-    path.starts_with(layout.root()) || path.starts_with(layout.images_in_memory())
+    [layout.root(), &layout.images_in_memory(), &layout.disks()].iter().any(|ours| path.starts_with(ours))
 }
 
 /// The mount points of `/proc/self/mounts`, the latest first.
@@ -104,6 +104,7 @@ fn mount_points(mounts: &str) -> impl Iterator<Item = PathBuf> {
 
 fn remove_files(layout: &Layout) -> Result<()> {
     remove(&layout.images_in_memory())?;
+    remove(&layout.disks())?;
     remove(layout.root())?;
     private::lock::remove(Path::new(fabric::DUMP_LOCK));
     run_folder::remove_if_empty().doing(|| format!("cannot remove {RUN}"))

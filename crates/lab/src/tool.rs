@@ -1,5 +1,6 @@
 //! Runs `ip`, `nft` and similar tools.
 
+use std::ffi::OsStr;
 use std::io::{ErrorKind, Write};
 use std::process::{Command, Output, Stdio};
 
@@ -21,6 +22,8 @@ pub const NFT: Tool<'static> = Tool { name: "nft", package: "nftables", lab_id: 
 /// Runs a command in other namespaces. `ip netns exec` is not used, because it creates a mount namespace
 /// with a mount that CRIU rejects.
 pub const NSENTER: Tool<'static> = Tool { name: "nsenter", package: "util-linux", lab_id: None };
+/// Runs a command in a new mount namespace, and keeps that.
+pub const UNSHARE: Tool<'static> = Tool { name: "unshare", package: "util-linux", lab_id: None };
 
 impl<'a> Tool<'a> {
     /// The same tool as a process of the lab with this id: if it outlives its caller,
@@ -34,7 +37,7 @@ impl<'a> Tool<'a> {
     ///
     /// # Errors
     /// [`Error::MissingTool`], or [`Error::Tool`] with its standard error.
-    pub fn run(self, arguments: &[&str]) -> Result<String> {
+    pub fn run(self, arguments: &[impl AsRef<OsStr>]) -> Result<String> {
         self.feed(arguments, "")
     }
 
@@ -42,13 +45,13 @@ impl<'a> Tool<'a> {
     ///
     /// # Errors
     /// As [`Self::run`].
-    pub fn feed(self, arguments: &[&str], input: &str) -> Result<String> {
+    pub fn feed(self, arguments: &[impl AsRef<OsStr>], input: &str) -> Result<String> {
         let output = self.output(arguments, input)?;
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
         Err(Error::Tool {
-            command: format!("{} {}", self.name, arguments.join(" ")),
+            command: self.line(arguments),
             output: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
         })
     }
@@ -63,7 +66,15 @@ impl<'a> Tool<'a> {
         if found { Ok(()) } else { Err(self.missing()) }
     }
 
-    fn output(self, arguments: &[&str], input: &str) -> Result<Output> {
+    /// The command line up to a script, for an error.
+    fn line(self, arguments: &[impl AsRef<OsStr>]) -> String {
+        let words = arguments.iter().map(|argument| argument.as_ref().to_string_lossy());
+        words
+            .take_while(|word| !word.contains('\n'))
+            .fold(self.name.to_owned(), |line, word| line + " " + &word)
+    }
+
+    fn output(self, arguments: &[impl AsRef<OsStr>], input: &str) -> Result<Output> {
         let mut command = Command::new(self.name);
         if let Some(id) = self.lab_id {
             command.env(mark::VARIABLE, id);
@@ -101,7 +112,7 @@ mod tests {
     #[test]
     fn a_missing_tool_names_its_package() {
         let error =
-            Tool { name: "no-such-tool", package: "some-package", lab_id: None }.run(&[]).unwrap_err();
+            Tool { name: "no-such-tool", package: "some-package", lab_id: None }.run(&["x"]).unwrap_err();
         assert!(error.to_string().contains("apt-get install some-package"), "{error}");
     }
 

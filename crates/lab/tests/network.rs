@@ -1,8 +1,9 @@
 //! The lab's network by itself, without daemons: which hosts reach each other, and that nothing is left.
 
+mod bare;
+
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 
@@ -10,50 +11,16 @@ use lab::layout::{Layout, address};
 use lab::partition::{self, Cut};
 use lab::process::Identity;
 use lab::record::{Lock, Record};
-use lab::{Error, Lab, LabName, Place, mark, network};
+use lab::{Files, Lab, LabName, Place, mark};
 
-/// A lab of two hosts without daemons, removed at the end also of a failed test.
-struct Bare {
-    name: LabName,
-    layout: Layout,
-}
+use self::bare::Bare;
 
-impl Bare {
-    fn new(name: &str) -> Option<Self> {
-        if !test_support::is_root() {
-            test_support::skip("network namespaces need root");
-            return None;
-        }
-        let name: LabName = name.parse().unwrap();
-        Lab::down(&name).unwrap();
-        let layout = Layout::of(&name);
-        drop(Lock::create(&name, &layout).unwrap());
-        let record = Record::new(2, Path::new("/bin/false")).unwrap();
-        record.write(&layout).unwrap();
-        network::make(&layout, &record).unwrap();
-        assert!(matches!(Lab::open(&name), Err(Error::Incomplete { .. })));
-        // A lab is complete when each of its daemons was started once, even if a daemon has ended since.
-        Place::all(2).for_each(|place| fs::write(layout.pid_file(place), "").unwrap());
-        Some(Self { name, layout })
-    }
-
-    /// Whether a connection to a port without a listener is refused, rather than never answered.
-    fn reaches(&self, from: Place, to: Place) -> bool {
-        let connect = format!("exec 2>&1; true < /dev/tcp/{}/9", address(to));
-        let mut command = self.command(from, "timeout");
-        let output = command.args(["1", "bash", "-c", &connect]).output().unwrap();
-        String::from_utf8_lossy(&output.stdout).contains("refused")
-    }
-
-    fn command(&self, place: Place, program: &str) -> Command {
-        Lab::open(&self.name).unwrap().command(place, program).unwrap()
-    }
-}
-
-impl Drop for Bare {
-    fn drop(&mut self) {
-        Lab::down(&self.name).unwrap();
-    }
+/// Whether a connection to a port without a listener is refused, rather than never answered.
+fn reaches(bare: &Bare, from: Place, to: Place) -> bool {
+    let connect = format!("exec 2>&1; true < /dev/tcp/{}/9", address(to));
+    let mut command = bare.command(from, "timeout");
+    let output = command.args(["1", "bash", "-c", &connect]).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).contains("refused")
 }
 
 fn place(name: &str) -> Place {
@@ -91,30 +58,30 @@ fn concurrent_labs_do_not_interfere() {
 
 #[test]
 fn cut_places_do_not_reach_each_other_until_healed() {
-    let Some(bare) = Bare::new("tnet1") else { return };
+    let Some(bare) = Bare::new("tnet1", &Files::Shared) else { return };
     let (h1, h2, coordinator) = (place("h1"), place("h2"), place("coordinator"));
-    assert!(bare.reaches(h1, h2) && bare.reaches(h2, coordinator));
+    assert!(reaches(&bare, h1, h2) && reaches(&bare, h2, coordinator));
 
     let apart = Cut::between(h2, h1).unwrap();
     partition::cut(&bare.layout, apart).unwrap();
     partition::cut(&bare.layout, apart).unwrap();
     assert_eq!(partition::cuts(&bare.layout).unwrap(), BTreeSet::from([apart]));
-    assert!(!bare.reaches(h1, h2));
-    assert!(bare.reaches(h1, coordinator));
+    assert!(!reaches(&bare, h1, h2));
+    assert!(reaches(&bare, h1, coordinator));
 
     partition::heal(&bare.layout, apart).unwrap();
     partition::heal(&bare.layout, apart).unwrap();
-    assert!(bare.reaches(h1, h2));
+    assert!(reaches(&bare, h1, h2));
 
     partition::cut(&bare.layout, Cut::between(h1, coordinator).unwrap()).unwrap();
-    assert!(!bare.reaches(coordinator, h1));
+    assert!(!reaches(&bare, coordinator, h1));
     partition::heal_all(&bare.layout).unwrap();
-    assert!(bare.reaches(coordinator, h1));
+    assert!(reaches(&bare, coordinator, h1));
 }
 
 #[test]
 fn down_removes_processes_namespaces_mounts_and_files() {
-    let Some(bare) = Bare::new("tnet2") else { return };
+    let Some(bare) = Bare::new("tnet2", &Files::Shared) else { return };
     let id = Record::read(&bare.layout).unwrap().id;
     let mut inside = bare.command(place("h1"), "sleep").arg("600").spawn().unwrap();
     let mut marked = Command::new("sleep").arg("600").env(mark::VARIABLE, id).spawn().unwrap();
@@ -139,7 +106,7 @@ fn down_removes_processes_namespaces_mounts_and_files() {
 
 #[test]
 fn down_removes_remains_of_an_interrupted_up() {
-    let Some(bare) = Bare::new("tnet3") else { return };
+    let Some(bare) = Bare::new("tnet3", &Files::Shared) else { return };
     fs::write(bare.layout.record(), "{\"id\": \"cut sho").unwrap();
     assert!(Lab::open(&bare.name).is_err());
     Lab::down(&bare.name).unwrap();

@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lab::layout::NAMESPACES;
+use lab::layout::{DISKS, NAMESPACES};
 use serde_json::Value;
 
 /// How long anything here may take.
@@ -74,6 +74,7 @@ impl Named {
         let everything = names(NAMESPACES)
             .chain(names("/run/transhume"))
             .chain(names("/dev/shm"))
+            .chain(names(DISKS))
             .chain(mounts.lines().map(str::to_owned))
             .chain(command_lines());
         everything.filter(|line| marks.iter().any(|mark| line.contains(mark))).collect()

@@ -1,6 +1,5 @@
 //! Groups are saved while they work, and run again from there on other hosts when nothing of them is left.
 
-use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command};
@@ -9,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use api::{MoveReport, Outcome, State};
+use e2e::common_files;
 use e2e::mpi;
 use e2e::program::{Ended, Program, run};
 use e2e::signal::Signal;
@@ -22,7 +22,7 @@ struct Checkpoints(PathBuf);
 
 impl Checkpoints {
     fn new(name: &str) -> Result<Self> {
-        let folder = env::temp_dir().join(format!("transhume-checkpoints-{}-{name}", process::id()));
+        let folder = common_files::path(&format!("transhume-checkpoints-{}-{name}", process::id()));
         fs::create_dir(&folder)?;
         Ok(Self(folder))
     }
@@ -263,7 +263,7 @@ struct Folder(tempfile::TempDir);
 impl Folder {
     fn new() -> Result<Self> {
         const RING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/mpi/ring.py");
-        let folder = tempfile::tempdir()?;
+        let folder = common_files::folder()?;
         fs::copy(RING, folder.path().join("ring.py"))?;
         let key = folder.path().join("key");
         run(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(key), LIMIT)?;

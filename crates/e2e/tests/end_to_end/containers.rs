@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use api::{MoveReport, Outcome};
 use e2e::artifacts;
+use e2e::common_files;
 use e2e::job::{GROUP, Job, agree_again};
 use e2e::mpi;
 use e2e::program::{self, Ended, Program};
@@ -75,7 +76,7 @@ fn joint_results_of_ranks_stay_right_while_the_ranks_move() -> Result<()> {
 fn an_invalid_container_is_refused_with_the_reason_and_not_started() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(1)?;
-    let folder = tempfile::tempdir()?;
+    let folder = common_files::folder()?;
     let bundle = folder.path().to_str().unwrap_or_default();
     let waits = folder.path().join("waits");
     fs::create_dir(&waits)?;
@@ -148,7 +149,7 @@ fn an_end_for_want_of_memory_is_reported() -> Result<()> {
 fn a_bundle_runs_by_its_configuration() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
-    let folder = tempfile::tempdir()?;
+    let folder = common_files::folder()?;
     let config = serde_json::json!({
         "root": { "path": "/", "readonly": true },
         "hostname": "other",
@@ -195,7 +196,7 @@ fn write_image(layout: &Path, image: &[&str]) -> Result<()> {
 fn an_image_runs_by_its_configuration_and_moves_to_a_host_with_the_same_image() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
-    let folder = tempfile::tempdir()?;
+    let folder = common_files::folder()?;
     let [layout, away] = ["layout", "away"].map(|name| folder.path().join(name));
     // With libraries of its own for RDMA, and the libraries that ours need.
     let ours = artifacts::built("libibverbs.so")?;
@@ -248,7 +249,7 @@ fn an_image_of_podman_runs_and_moves() -> Result<()> {
         .prefix("transhume-")
         .rand_bytes(0)
         .suffix(&process::id().to_string())
-        .tempdir()?;
+        .tempdir_in(common_files::PARENT)?;
     let layout = folder.path().join("layout");
     write_image(&layout, SHELL)?;
     let mut load = Command::new("podman");

@@ -16,6 +16,7 @@ mod net_removed;
 mod net_up;
 mod nic;
 mod overlay;
+mod own_files;
 mod perftest;
 mod placement;
 mod plugged;

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use e2e::common_files;
 use e2e::overlay::net;
 use e2e::program::{Program, run};
 use e2e::testlab::TestLab;
@@ -30,7 +31,7 @@ struct Done {
 
 /// A folder with the programs, and the keys of sshd and its client.
 fn folder() -> Result<tempfile::TempDir> {
-    let folder = tempfile::tempdir()?;
+    let folder = common_files::folder()?;
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
     for name in ["services.sh", "clients.py"] {
         fs::copy(tests.join(name), folder.path().join(name))?;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use api::Outcome;
+use e2e::common_files;
 use e2e::testlab::TestLab;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
@@ -243,7 +244,7 @@ fn a_command_that_writes_without_end_loses_nothing_over_moves() -> Result<()> {
     moved("h2")?;
     moved("h1")?;
     // It runs on where it was suspended.
-    let images = tempfile::tempdir()?;
+    let images = common_files::folder()?;
     let directory = images.path().join("job").display().to_string();
     lab.transhume(&["checkpoint", "--group", "all", &directory])?.success()?;
     // More than was on its way.

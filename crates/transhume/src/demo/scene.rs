@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use api::{Client, Event, Request, RunRequest};
 use fabric::FabricId;
 use lab::network::namespace_file;
-use lab::{Lab, Place, Spec};
+use lab::{Files, Lab, Place, Spec};
 use probe::Prober;
 
 use super::plan::{HOME, HOME_HOST, Options, START_HOST, TRAVELLER};
@@ -46,7 +46,12 @@ pub struct Scene {
 impl Scene {
     /// Creates the lab and starts all programs. Returns when traffic flows.
     pub fn set(options: &Options, view: &View) -> Result<Self> {
-        let lab = Lab::up(&Spec { name: options.lab.clone(), hosts: HOSTS, program: env::current_exe()? })?;
+        let lab = Lab::up(&Spec {
+            name: options.lab.clone(),
+            hosts: HOSTS,
+            program: env::current_exe()?,
+            files: Files::own(),
+        })?;
         let socket = lab.layout().socket();
         let traffic = Traffic::default();
         view.watch(&traffic);

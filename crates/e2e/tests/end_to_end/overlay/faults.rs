@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, ensure};
 use api::{Carrier, NetHostState, NetSwitchedOff};
+use e2e::common_files;
 use e2e::overlay::{Stream, await_kernel, joined, links, net, status, tunnel};
 use e2e::program::{Program, run};
 use e2e::signal::Signal;
@@ -356,7 +357,7 @@ struct Bad {
 impl Bad {
     /// Puts `certificate` with its key, both in PEM, beside the lab's authority.
     fn with(lab: &TestLab, certificate: &str, key: &str, words: &'static [&'static str]) -> Result<Self> {
-        let folder = tempfile::tempdir()?;
+        let folder = common_files::folder()?;
         let authority = fs::read(Layout::of(lab.name()).pki().join("authority.pem"))?;
         fs::write(folder.path().join("authority.pem"), authority)?;
         fs::write(folder.path().join("h3.pem"), certificate)?;
@@ -403,7 +404,7 @@ fn an_untrusted_certificate_is_refused_with_the_remedy_and_others_go_on() -> Res
     let mut stream = Stream::start(&lab, &["h1", "--"], &["h2", "--"], "10.88.0.2")?;
     let h3: Place = "h3".parse()?;
     lab.lab.kill(h3)?;
-    let (other, state) = (tempfile::tempdir()?, tempfile::tempdir()?);
+    let (other, state) = (common_files::folder()?, common_files::folder()?);
     let folder = other.path().join("pki");
     let issue = ["pki", "--dir", folder.to_str().context("a path")?, "h3"];
     run(Command::new(lab.program()).args(issue), LIMIT)?;

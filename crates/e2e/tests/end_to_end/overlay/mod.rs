@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use api::{Carrier, NetHost, NetLink, NetStatus, NetTunnel};
+use e2e::common_files;
 use e2e::overlay::{Stream, joined, links, net, status};
 use e2e::program::{Program, run};
 use e2e::signal::Signal;
@@ -202,7 +203,7 @@ struct HomeLan {
 
 impl HomeLan {
     fn behind(lab: &TestLab, host: &str) -> Result<Self> {
-        let leases = tempfile::tempdir()?;
+        let leases = common_files::folder()?;
         let folder = leases.path().to_str().context("a path")?;
         let mut program = Program::start(&mut lab.command(&["lab", "exec", host, "--", HOME_LAN, folder]))?;
         let mut pid = |of: &str| {

@@ -10,7 +10,7 @@ use lab::{Lab, Place};
 use crate::cli::target::Target;
 use crate::failure::{Failure, Result};
 
-/// Runs a command in the network namespace of a host, connected to the lab's coordinator
+/// Runs a command in the network and with the files of a host, connected to the lab's coordinator
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  transhume lab exec h1 -- ping -c 1 10.77.0.2\n  transhume lab exec h2 -- bash"

@@ -3,11 +3,11 @@
 use std::env;
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::Args;
-use lab::{Lab, LabName, Progress, Spec};
+use lab::{Files, Lab, LabName, Progress, Spec};
 
 use super::status;
 use crate::cli::target::Target;
@@ -17,12 +17,23 @@ use crate::{interrupt, output};
 /// Creates a lab and starts its coordinator and nodes
 ///
 /// The lab is named `lab`, or as `--lab` says: 1 to 12 lower-case letters and digits.
+///
+/// Each host has its own `/tmp`, `/run`, `/dev/shm` and `/var/lib/transhume`, as on a machine of its own. All other
+/// files are those of this machine.
 #[derive(Args)]
-#[command(after_help = "Examples:\n  transhume lab up --hosts 3\n  transhume lab up --hosts 2 --lab other")]
+#[command(
+    after_help = "Examples:\n  transhume lab up --hosts 3\n  transhume lab up --hosts 2 --lab other --share /tmp/job"
+)]
 pub struct Arguments {
     /// Number of hosts
     #[arg(long, value_name = "N", default_value_t = 3)]
     hosts: u64,
+    /// Shares a folder of this machine with all hosts; may be given again
+    #[arg(long, value_name = "DIR", conflicts_with = "shared_files")]
+    share: Vec<PathBuf>,
+    /// Gives the hosts no files of their own: all share those of this machine
+    #[arg(long)]
+    shared_files: bool,
     /// Prints the lab's status as JSON
     #[arg(long)]
     json: bool,
@@ -34,7 +45,8 @@ impl Arguments {
         let name = target.new_lab()?;
         let hosts = u16::try_from(self.hosts).map_err(|_| lab::Error::BadSize(self.hosts))?;
         remove_on_interrupt(&name, &program)?;
-        let lab = Lab::up_telling(&Spec { name, hosts, program }, &show);
+        let files = if self.shared_files { Files::Shared } else { Files::Own { shared: self.share } };
+        let lab = Lab::up_telling(&Spec { name, hosts, program, files }, &show);
         clear();
         let lab = lab?;
         let status = lab.status()?;
