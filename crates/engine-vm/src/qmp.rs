@@ -232,9 +232,9 @@ mod tests {
     use super::*;
 
     /// A connection to a QEMU that says `greeting`, then answers each line with the next of `answers`, and then hangs up.
-    fn scripted(
+    fn scripted<const N: usize>(
         greeting: &'static str,
-        answers: &'static [&'static str],
+        answers: [&'static str; N],
     ) -> (Result<Qmp>, thread::JoinHandle<Vec<Value>>) {
         let (near, far) = UnixStream::pair().unwrap();
         let script = thread::spawn(move || {
@@ -258,7 +258,7 @@ mod tests {
     fn a_command_returns_its_value_and_keeps_events_that_come_first() {
         let (qmp, script) = scripted(
             GREETING,
-            &[
+            [
                 READY,
                 "{\"event\": \"STOP\", \"timestamp\": {}}\r\n{\"event\": \"MIGRATION\", \"data\": {\"status\": \"active\"}}\r\n\
                  {\"return\": {\"status\": \"paused\"}, \"id\": 2}\r\n",
@@ -277,18 +277,8 @@ mod tests {
     #[test]
     fn a_refusal_is_qemus_sentence() {
         let refusal = "{\"error\": {\"class\": \"GenericError\", \"desc\": \"No such device\"}, \"id\": 2}\n";
-        let (qmp, script) = scripted(GREETING, &[READY, ""]);
-        drop((qmp, script));
-        let (near, far) = UnixStream::pair().unwrap();
-        let script = thread::spawn(move || {
-            (&far).write_all(GREETING.as_bytes()).unwrap();
-            let mut lines = BufReader::new(&far).lines();
-            for answer in [READY, refusal] {
-                lines.next();
-                (&far).write_all(answer.as_bytes()).unwrap();
-            }
-        });
-        let mut qmp = Qmp::over(near).unwrap();
+        let (qmp, script) = scripted(GREETING, [READY, refusal]);
+        let mut qmp = qmp.unwrap();
         let error = qmp.execute("cont", json!({})).unwrap_err();
         assert!(matches!(&error, QmpError::Refused(why) if why == "No such device"), "{error}");
         script.join().unwrap();
@@ -314,7 +304,7 @@ mod tests {
 
     #[test]
     fn a_server_of_another_protocol_is_refused() {
-        let (qmp, script) = scripted("220 smtp ready\r\n", &[]);
+        let (qmp, script) = scripted("220 smtp ready\r\n", []);
         assert!(qmp.unwrap_err().to_string().ends_with("the answer is no QMP"));
         script.join().unwrap();
     }
