@@ -26,6 +26,7 @@ readonly more_packages=(
     dnsmasq-base udhcpc
     runc podman hpcc
     iperf3 openssh-client
+    qemu-system-x86 iputils-ping
 )
 # rdma-core's own tests, from python3-pyverbs.
 readonly rdma_core_tests=/usr/share/doc/rdma-core/tests

@@ -42,7 +42,7 @@ pub use report::{
     PhaseTime, PlannedMove, Stayed,
 };
 pub use request::{
-    CheckpointRequest, Container, ContainerImage, Disk, DrainRequest, ExecLine, ExecRequest, Host,
+    Boot, CheckpointRequest, Container, ContainerImage, Disk, DrainRequest, ExecLine, ExecRequest, Host,
     INPUT_WINDOW, Instance, MAX_PARALLEL, MoveGroupRequest, MoveRequest, Request, RestoreRequest, RunRequest,
     State, Vm,
 };

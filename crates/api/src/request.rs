@@ -159,12 +159,31 @@ pub struct Vm {
     pub cpus: u32,
     /// Its memory, in bytes.
     pub memory_bytes: u64,
-    /// The kernel that it boots: an absolute path that exists on every host. Without one it boots its first disk.
+    /// Its machine type; the default is that of the first host's emulator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kernel: Option<String>,
+    pub machine: Option<String>,
+    /// Its CPU model; the default is one that every emulator has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_model: Option<String>,
+    /// The kernel that it boots. Without one it boots its first disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot: Option<Boot>,
     /// Its disks, in order.
     #[serde(default)]
     pub disks: Vec<Disk>,
+}
+
+/// A kernel that a virtual machine boots without a boot loader.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Boot {
+    /// Its file: an absolute path that exists on every host.
+    pub kernel: String,
+    /// The file of its initial RAM disk, likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub initrd: Option<String>,
+    /// Its arguments, besides those for console and network.
+    #[serde(default)]
+    pub append: String,
 }
 
 /// A disk of a virtual machine.

@@ -7,8 +7,8 @@ use api::{DEFAULT_MTU, Event, Failure, RunRequest};
 use fabric::network::mac_of;
 use fabric::{Epoch, NetworkKind, Vid};
 use instance::{
-    Blueprint, Container, ContainerImage, Disk, InstanceName, InstanceSpec, Network, Program, Root, VmSpec,
-    Workload, container,
+    Blueprint, Boot, Container, ContainerImage, Disk, InstanceName, InstanceSpec, Network, Program, Root,
+    VmSpec, Workload, container,
 };
 use moves::journal::{Exit, Instance};
 use moves::placement::Placement;
@@ -176,14 +176,18 @@ fn machine(vm: api::Vm, user: User) -> Result<Workload, Failure> {
     if user.user != 0 {
         return Err(Failure::new("only root may run a virtual machine", "run this with sudo"));
     }
-    let api::Vm { cpus, memory_bytes, kernel, disks } = vm;
+    let api::Vm { cpus, memory_bytes, machine, cpu_model, boot, disks } = vm;
+    if boot.is_none() && disks.is_empty() {
+        let help = "pass `--kernel` or `--disk`";
+        return Err(Failure::new("the virtual machine has neither a kernel nor a disk to boot from", help));
+    }
     let disks = disks.into_iter().map(|disk| Disk { path: disk.path.into(), is_shared: disk.is_shared });
-    Ok(Workload::Vm(VmSpec {
-        cpus,
-        memory: memory_bytes,
-        kernel: kernel.map(PathBuf::from),
-        disks: disks.collect(),
-    }))
+    let boot = boot.map(|api::Boot { kernel, initrd, append }| Boot {
+        kernel: kernel.into(),
+        initrd: initrd.map(PathBuf::from),
+        append,
+    });
+    Ok(Workload::Vm(VmSpec { cpus, memory: memory_bytes, machine, cpu_model, boot, disks: disks.collect() }))
 }
 
 /// The image of a container.

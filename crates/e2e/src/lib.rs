@@ -17,6 +17,7 @@
 //! * [`namespace`]: network namespaces of a test.
 //! * [`interrupt`]: removes labs when their creator is interrupted.
 //! * [`travel`]: programs whose instances move alternately.
+//! * [`guest`]: a small guest for virtual machines.
 //! * [`fault`]: faults in a lab, and their repair.
 
 pub mod artifacts;
@@ -25,6 +26,7 @@ pub mod changing;
 pub mod check;
 pub mod common_files;
 pub mod fault;
+pub mod guest;
 pub mod interrupt;
 pub mod job;
 pub mod machines;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::destination::Destination;
 use crate::error::Result;
+use crate::guest::Guest;
 use crate::needs::Shortage;
 use crate::source::Source;
 use crate::watch::Phases;
@@ -80,6 +81,15 @@ pub trait Local: Send + Sync {
     /// Returns how many of its processes the kernel has killed for lack of memory since it came to this host, as far as the engine knows.
     /// Does not wait for other calls.
     fn shortage(&self) -> Shortage;
+
+    /// Returns the host's side of the agent in a running virtual machine; `None` for other kinds of workload. The result of an earlier call
+    /// is closed before.
+    ///
+    /// # Errors
+    /// If the machine does not run, or its port or network cannot be used.
+    fn guest(&self) -> Result<Option<Guest>> {
+        Ok(None)
+    }
 }
 
 /// The capabilities of an engine.

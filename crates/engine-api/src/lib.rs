@@ -36,12 +36,14 @@
 //! * [`memory`]: memory that leaves the source. [`channels`]: byte streams beside it. [`postcopy`]: memory that follows the instance.
 //! * [`needs`]: the result of a check: blockers, and needs at the destination.
 //! * [`watch`]: progress and cancellation of a long call. [`error`]: errors and their remedies.
+//! * [`guest`]: the port to the agent in a virtual machine.
 //! * [`wiring`]: the network that an instance's device is plugged into.
 
 pub mod channels;
 pub mod destination;
 pub mod engine;
 pub mod error;
+pub mod guest;
 pub mod memory;
 pub mod needs;
 pub mod postcopy;
@@ -53,6 +55,7 @@ pub use channels::Channels;
 pub use destination::{Coming, Destination, ImageSink};
 pub use engine::{Capabilities, Driver, Engine, Local, Recovered, Running, State};
 pub use error::{Error, Result};
+pub use guest::Guest;
 pub use memory::{MemorySink, PAGE};
 pub use needs::{Needs, Report, Shortage};
 pub use postcopy::{Fetched, LeftMemory, MAX_PAGES, Postcopy, PostcopyEvent, Wanted};

@@ -45,7 +45,7 @@ use self::sessions::Sessions;
 use self::signals::Signals;
 use crate::criu::{guard, pager};
 use crate::linux::orphans;
-use instance::Program;
+use instance::{Kind, Program};
 
 /// How long to delay the report of the command's end while its connections have unsent data. TCP retransmits a lost packet after a
 /// fifth of a second.
@@ -57,12 +57,16 @@ const LOOK_MS: libc::c_int = 5;
 /// Init's working directory: it exists on every host and is writable, since CRIU mounts the instance's `/proc` there for a moment.
 pub(crate) const DIRECTORY: &str = "/tmp";
 
-/// The arguments for [`run`]: whether there is a standard input, whether init is in a container, user, group, groups, directory,
-/// command.
-pub(crate) fn arguments(program: &Program, in_container: bool) -> Vec<String> {
+/// The arguments for [`run`]: whether there is a standard input, whether the command is an emulator, whether init is in a container,
+/// user, group, groups, directory, command.
+pub(crate) fn arguments(program: &Program, kind: Kind) -> Vec<String> {
     let groups: Vec<String> = program.groups.iter().map(u32::to_string).collect();
     let directory = program.directory.display().to_string();
-    let words = [(program.stdin, launch::WITH_STDIN), (in_container, launch::IN_CONTAINER)];
+    let words = [
+        (program.stdin, launch::WITH_STDIN),
+        (kind == Kind::Vm, launch::EMULATOR),
+        (kind == Kind::Container, launch::IN_CONTAINER),
+    ];
     let words = words.into_iter().filter(|(holds, _)| *holds).map(|(_, word)| word.to_owned());
     let mut arguments: Vec<String> = words.collect();
     arguments.extend([program.user.to_string(), program.group.to_string(), groups.join(","), directory]);
@@ -89,9 +93,10 @@ pub fn run(arguments: &[OsString]) -> io::Result<i32> {
     }
     let signals = Signals::block()?;
     let launch = Launch::parse(capabilities::give_back(arguments)?)?;
+    let stays = launch.is_emulator();
     let mut child = Child::start(&launch, unshielded());
     let (node, sessions) = (Attachment::new(Role::Init), Sessions::new(launch, child.take_stdin()));
-    let mut init = Init { signals, child, node, sessions, last_words_until: None, told_end: false };
+    let mut init = Init { signals, child, node, sessions, last_words_until: None, told_end: false, stays };
     while !init.node.dismissed() {
         init.step()?;
     }
@@ -107,6 +112,9 @@ struct Init {
     last_words_until: Option<Instant>,
     /// Whether the command's end has been sent over the present connection.
     told_end: bool,
+    /// Whether init does not travel with the instance, because it runs the emulator of a virtual machine. The engine then carries the
+    /// output that is still in the pipe, so init reads none while it has no node.
+    stays: bool,
 }
 
 impl Init {
@@ -133,7 +141,7 @@ impl Init {
     /// Reads a packet of output from the pipes, if the node accepts it. One at a time: the node's `Suspend` must not wait behind a
     /// command that writes without end.
     fn carry_output(&mut self) {
-        if !self.node.has_room() {
+        if !self.accepts_output() {
             return;
         }
         if let Some(output) = self.child.read_output() {
@@ -147,6 +155,10 @@ impl Init {
         }
     }
 
+    fn accepts_output(&self) -> bool {
+        self.node.has_room() && (!self.stays || self.node.is_attached())
+    }
+
     /// Whether to report the end later. With the instance's network, its connections disappear, and lost packets would not be
     /// retransmitted.
     fn has_last_words(&mut self) -> bool {
@@ -158,7 +170,7 @@ impl Init {
     fn wait(&self) -> io::Result<Vec<RawFd>> {
         let mut polls = vec![interest(self.signals.as_fd().as_raw_fd(), libc::POLLIN)];
         polls.extend(self.node.interest().map(|(fd, events)| interest(fd, events)));
-        if self.node.has_room() {
+        if self.accepts_output() {
             polls.extend(self.child.pipes().map(|pipe| interest(pipe.as_raw_fd(), libc::POLLIN)));
         }
         polls.extend(self.sessions.interest().map(|(fd, events)| interest(fd, events)));
@@ -173,7 +185,7 @@ impl Init {
     /// How long it can sleep, in milliseconds; -1 for ever.
     fn patience(&self) -> libc::c_int {
         // No other event reports an end that came together with output.
-        if self.node.has_room() && untold(&self.child, self.told_end).is_some() {
+        if self.accepts_output() && untold(&self.child, self.told_end).is_some() {
             return if self.last_words_until.is_some() { LOOK_MS } else { 0 };
         }
         let patience = self.node.retry_after().into_iter().chain(self.sessions.retry_after()).min();

@@ -9,6 +9,7 @@
 //! * [`linux`]: interfaces of the kernel.
 //! * [`memory`]: the interface that receives an instance's memory.
 //! * [`pager`]: post-copy: fetches the missing pages of a running instance.
+//! * [`shared`]: the parts that the engine for virtual machines uses too.
 //! * [`report`]: the blockers of an instance, and its needs at the destination.
 //! * [`error`]: the errors of an engine.
 //!
@@ -26,6 +27,7 @@ mod lock;
 pub mod memory;
 pub mod process;
 pub mod report;
+pub mod shared;
 mod stopwatch;
 
 pub use ::instance;

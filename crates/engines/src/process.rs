@@ -17,10 +17,10 @@
 //! * [`record`]: the durable record of an instance;
 //! * [`site`], [`host`]: the resources that a host offers to its instances, and its features and versions.
 
-mod host;
+pub(crate) mod host;
 mod host_root;
-mod launch;
-mod network;
+pub(crate) mod launch;
+pub(crate) mod network;
 mod record;
 mod site;
 mod tree;

@@ -63,7 +63,7 @@ impl BlueprintError {
 
 impl Blueprint {
     /// The version that this release writes, and the only version that it reads.
-    pub const VERSION: u8 = 1;
+    pub const VERSION: u8 = 2;
 
     /// Encodes the blueprint.
     ///
@@ -206,7 +206,7 @@ mod tests {
 
     use super::*;
     use crate::digest::Digest;
-    use crate::spec::{ContainerImage, Disk, InstanceName, Network, ResourceLimit};
+    use crate::spec::{Boot, ContainerImage, Disk, InstanceName, Network, ResourceLimit};
 
     fn program() -> Program {
         Program {
@@ -234,7 +234,13 @@ mod tests {
         };
         let image = ContainerImage { source: "oci:/i:v1".into(), root: Digest::from_bytes(&[3; 32]) };
         let disks = vec![Disk { path: "/srv/a.img".into(), is_shared: true }];
-        let vm = VmSpec { cpus: 2, memory: 1 << 30, kernel: Some("/boot/vmlinuz".into()), disks };
+        let boot = Boot {
+            kernel: "/boot/vmlinuz".into(),
+            initrd: Some("/boot/initrd".into()),
+            append: "quiet".into(),
+        };
+        let (machine, cpu_model) = (Some("pc-q35-7.2".into()), None);
+        let vm = VmSpec { cpus: 2, memory: 1 << 30, machine, cpu_model, boot: Some(boot), disks };
         let workloads = [
             Workload::Process(program()),
             container(Root::Directory("/srv/root".into())),

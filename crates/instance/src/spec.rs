@@ -224,10 +224,25 @@ pub struct VmSpec {
     pub cpus: u32,
     /// Its memory, in bytes.
     pub memory: u64,
+    /// Its machine type, such as `pc-q35-7.2`; the default is that of the first host's emulator.
+    pub machine: Option<String>,
+    /// Its CPU model, such as `Nehalem`; the default is one that every emulator has.
+    pub cpu_model: Option<String>,
     /// The kernel that it boots; without a kernel it boots the first disk.
-    pub kernel: Option<PathBuf>,
+    pub boot: Option<Boot>,
     /// Its disks, in order.
     pub disks: Vec<Disk>,
+}
+
+/// A kernel that a virtual machine boots without a boot loader (direct kernel boot).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Boot {
+    /// The kernel's file, the same on each host: a machine that reboots loads it again.
+    pub kernel: PathBuf,
+    /// The file of its initial RAM disk, the same on each host.
+    pub initrd: Option<PathBuf>,
+    /// Its arguments, besides those for console and network.
+    pub append: String,
 }
 
 /// A disk of a virtual machine.

@@ -29,3 +29,4 @@ mod stations;
 mod terminal;
 mod travel;
 mod verbs_check;
+mod vm;

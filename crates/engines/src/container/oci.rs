@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use instance::container::{Bind, Config};
-use instance::{InstanceName, Program, ResourceLimit};
+use instance::{InstanceName, Kind, Program, ResourceLimit};
 use serde_json::{Map, Value, json};
 
 use crate::init;
@@ -67,7 +67,8 @@ impl Wanted<'_> {
         process.insert("user".into(), root);
         process.insert("cwd".into(), "/".into());
         let lent = init::lent(&self.lend(process));
-        let arguments = self.init.iter().cloned().chain(lent).chain(init::arguments(self.program, true));
+        let arguments =
+            self.init.iter().cloned().chain(lent).chain(init::arguments(self.program, Kind::Container));
         process.insert("args".into(), arguments.collect());
         let environment =
             init::shield(&self.program.environment).map(|(name, value)| format!("{name}={value}"));

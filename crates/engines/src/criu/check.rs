@@ -17,7 +17,7 @@ mod contents;
 mod descriptors;
 mod elf;
 mod findings;
-mod identity;
+pub mod identity;
 mod mappings;
 mod mounts;
 mod network;

@@ -160,9 +160,10 @@ impl Attachment {
         true
     }
 
-    /// Sends the last message of this connection. A waiting packet stays for the next one.
+    /// Sends the last messages of this connection. A waiting packet that the node does not accept stays for the next one.
     fn suspend(&mut self, since: Instant) {
         if let State::Attached(socket) = self.replace_with_detached() {
+            self.waiting = self.waiting.take().filter(|packet| !send_in_time(&socket, packet));
             let message = ToNode::Suspended {
                 elapsed_us: since.elapsed().as_micros() as u64,
                 queue_pairs: 0,
@@ -194,8 +195,8 @@ impl Attachment {
 }
 
 /// Sends even if the socket is full of output: the node is reading it. If a node does not read within a few seconds, it sees a
-/// closed connection instead.
-fn send_in_time(socket: &OwnedFd, packet: &[u8]) {
+/// closed connection instead. Returns whether the packet was sent.
+fn send_in_time(socket: &OwnedFd, packet: &[u8]) -> bool {
     const PATIENCE: Duration = Duration::from_secs(5);
     let end = Instant::now() + PATIENCE;
     loop {
@@ -205,7 +206,7 @@ fn send_in_time(socket: &OwnedFd, packet: &[u8]) {
                 // SAFETY: one live pollfd is passed.
                 unsafe { libc::poll(&raw mut poll, 1, 100) };
             }
-            _ => return,
+            sent => return sent.is_ok(),
         }
     }
 }

@@ -18,6 +18,8 @@ use instance::container::MOST_TERMINALS;
 
 /// The first argument if the command has a standard input.
 pub const WITH_STDIN: &str = "stdin";
+/// The next argument if the command is the emulator of a virtual machine.
+pub const EMULATOR: &str = "emulator";
 /// The next argument if init is in a container.
 pub const IN_CONTAINER: &str = "container";
 
@@ -26,6 +28,8 @@ pub const IN_CONTAINER: &str = "container";
 pub struct Launch {
     /// Whether it has a standard input.
     stdin: bool,
+    /// Whether it is the emulator of a virtual machine.
+    is_emulator: bool,
     /// Whether its home directory is that of its user in the container's `/etc/passwd`.
     in_container: bool,
     user: u32,
@@ -51,6 +55,7 @@ impl Launch {
     /// Parses the output of [`super::arguments`].
     pub fn parse(arguments: &[OsString]) -> io::Result<Self> {
         let (stdin, arguments) = has_word(arguments, WITH_STDIN);
+        let (is_emulator, arguments) = has_word(arguments, EMULATOR);
         let (in_container, arguments) = has_word(arguments, IN_CONTAINER);
         let [user, group, groups, directory, program, arguments @ ..] = arguments else {
             return Err(io::Error::other("only a node starts transhume init"));
@@ -58,6 +63,7 @@ impl Launch {
         let (user, group, groups) = (number(user)?, number(group)?, numbers(groups)?);
         Ok(Self {
             stdin,
+            is_emulator,
             in_container,
             user,
             group,
@@ -85,6 +91,11 @@ impl Launch {
     /// Its standard input, unless a session provides one.
     pub fn stdin(&self) -> Stdio {
         if self.stdin { Stdio::piped() } else { Stdio::null() }
+    }
+
+    /// Whether it is the emulator of a virtual machine.
+    pub fn is_emulator(&self) -> bool {
+        self.is_emulator
     }
 
     /// The user that it runs as.
@@ -181,6 +192,12 @@ pub fn without_stdin() -> NotStarted {
         "its command has no standard input, another client is attached to it, or no client attached to it in time"
             .to_owned();
     not_started(126, what, "start it with `transhume run --stdin`")
+}
+
+/// The refusal of a session beside an emulator: its command would run on the host, outside the virtual machine.
+pub fn no_guest() -> NotStarted {
+    let what = "the instance is a virtual machine, into which no command can be sent".to_owned();
+    not_started(126, what, "connect to the guest over its network, for example with ssh")
 }
 
 fn not_started(code: u8, what: String, remedy: &str) -> NotStarted {

@@ -69,6 +69,7 @@ impl Session {
         let own = order.environment.iter().map(|(name, value)| (name.into(), value.into()));
         let environment = environment.chain(own);
         let started = match order.terminal {
+            _ if launch.is_emulator() => Err(launch::no_guest()),
             Some(size) => Self::at_terminal(&launch, environment, size),
             None => Self::with_pipes(&launch, environment, order.input),
         };

@@ -2,6 +2,7 @@
 
 use crate::criu::root::{FirstProcess, RootFileSystem};
 use crate::error::{Doing, Result};
+use crate::instance::Kind;
 use crate::process::launch;
 
 /// The host's root file system.
@@ -11,7 +12,7 @@ impl RootFileSystem for HostRoot {
     fn start(&mut self, first: &FirstProcess<'_>) -> Result<i32> {
         let FirstProcess { name, program, init, network, descriptors } = *first;
         let limits = [&[descriptors], &program.limits[..]].concat();
-        launch::start(program, init, network, limits)
+        launch::start(program, Kind::Process, init, network, limits)
             .doing(|| format!("starting `{name}` in {}", program.directory.display()))
     }
 }

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use crate::init;
-use crate::instance::{Program, ResourceLimit};
+use crate::instance::{Kind, Program, ResourceLimit};
 use crate::linux::mounts;
 use crate::linux::spawn::leave_the_node;
 
@@ -17,6 +17,7 @@ use crate::linux::spawn::leave_the_node;
 /// must be a child of its maker: the forked process forks once more, with this process as the parent, and ends.
 pub fn start(
     program: &Program,
+    kind: Kind,
     first: &[OsString],
     namespace: BorrowedFd<'_>,
     limits: Vec<ResourceLimit>,
@@ -24,7 +25,7 @@ pub fn start(
     let (own, arguments) = first.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let (reader, writer) = pipe()?;
     let mut command = Command::new(own);
-    command.args(arguments).args(init::arguments(program, false));
+    command.args(arguments).args(init::arguments(program, kind));
     command.env_clear().envs(init::shield(&program.environment)).current_dir(init::DIRECTORY);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let entry = Entry { namespace: namespace.as_raw_fd(), report: writer.as_raw_fd(), limits };

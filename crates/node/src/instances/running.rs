@@ -18,6 +18,7 @@ use super::departing::Departing;
 use super::ended::Ended;
 use super::engines::Engines;
 use super::files::StateFiles;
+use super::guests::Guests;
 use super::live::{Live, LiveInstances};
 use super::shortage::Shortages;
 use super::this_host::ThisHost;
@@ -39,6 +40,7 @@ pub struct Instances {
     ended: Arc<Ended>,
     host: Arc<ThisHost>,
     shortages: Shortages,
+    guests: Guests,
     /// Instances whose remains are being removed.
     departing: Departing,
 }
@@ -54,7 +56,19 @@ impl Instances {
         host: Arc<ThisHost>,
     ) -> Self {
         let shortages = Shortages::new(live.clone(), engines.clone(), agent.clone());
-        Self { live, engines, broker, files, agent, ended, host, shortages, departing: Departing::default() }
+        let guests = Guests::new(engines.clone(), broker.clone());
+        Self {
+            live,
+            engines,
+            broker,
+            files,
+            agent,
+            ended,
+            host,
+            shortages,
+            guests,
+            departing: Departing::default(),
+        }
     }
 
     /// The instance with this VID.
@@ -138,8 +152,10 @@ impl Instances {
             self.broker.set_pids(live.id(vid), pids);
         }
         if self.live.begin_watch(vid) {
-            tokio::spawn(self.clone().watch(vid, live));
+            tokio::spawn(self.clone().watch(vid, live.clone()));
         }
+        let instances = self.clone();
+        tokio::spawn(async move { instances.guests.connect(vid, &live).await });
     }
 
     async fn watch(self: Arc<Self>, vid: Vid, live: Live) {
@@ -226,6 +242,7 @@ impl Instances {
     /// # Errors
     /// If the engine cannot remove its remains.
     pub async fn leave(&self, vid: Vid, live: &Live) -> engine_api::Result<()> {
+        self.guests.disconnect(vid);
         self.broker.remove(live.id(vid));
         self.shortages.report(vid);
         self.engines.destroy(live).await
@@ -244,6 +261,7 @@ impl Instances {
             self.ended.keep(vid, carried);
         }
         self.broker.remove(live.id(vid));
+        self.guests.disconnect(vid);
         self.live.remove(vid);
         if let Err(error) = self.engines.destroy(live).await {
             tracing::warn!("{error}");
@@ -255,6 +273,7 @@ impl Instances {
 
     /// Forgets an instance and its files.
     pub fn forget(&self, vid: Vid) {
+        self.guests.disconnect(vid);
         self.live.remove(vid);
         self.files.remove(vid);
     }

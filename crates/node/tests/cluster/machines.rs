@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use api::{Event, Outcome, Phase, Request, RunRequest, State, Vm};
+use api::{Boot, Event, Outcome, Phase, Request, RunRequest, State, Vm};
 use fabric::Epoch;
 
 use super::library::{Library, assert_linked};
@@ -14,7 +14,9 @@ const MEMORY: u64 = 2 << 20;
 impl Cluster {
     /// Starts a virtual machine with a process that uses verbs.
     fn run_machine(&self, name: &str, host: &str) -> Library {
-        let vm = Vm { cpus: 1, memory_bytes: MEMORY, kernel: None, disks: Vec::new() };
+        let boot = Boot { kernel: "/boot/vmlinuz".into(), initrd: None, append: String::new() };
+        let (boot, disks) = (Some(boot), Vec::new());
+        let vm = Vm { cpus: 1, memory_bytes: MEMORY, machine: None, cpu_model: None, boot, disks };
         let request = RunRequest { command: Vec::new(), vm: Some(vm), ..run_request(name, host) };
         match self.ask(&Request::Run(request.into())) {
             Event::Started(instance) => assert_eq!(instance.state, State::Running),

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use engine_vm::VmEngine;
 use engines::process::{Config, ContainerConfig, ProcessEngine};
 use node::{Nics, NodeOptions};
 use overlay_io::offloads::{Offload, Offloads};
@@ -66,6 +67,9 @@ pub struct Arguments {
     /// CRIU 4.2 or newer [default: the one from scripts/criu.sh, or the installed one]
     #[arg(long, value_name = "PATH", env = "TRANSHUME_CRIU")]
     criu: Option<PathBuf>,
+    /// QEMU for virtual machines [default: qemu-system-x86_64 from $PATH]
+    #[arg(long, value_name = "PATH", env = "TRANSHUME_QEMU")]
+    qemu: Option<PathBuf>,
     #[command(flatten)]
     logging: Logging,
 }
@@ -80,6 +84,13 @@ impl Arguments {
         }
         precedence::take();
         let nics = Nics::default();
+        let machines = engine_vm::Config {
+            emulator: self.qemu.unwrap_or_else(|| "qemu-system-x86_64".into()),
+            state: self.state.join("machines"),
+            bridge: self.bridge.clone(),
+            overlay: Some(Arc::new(nics.clone())),
+            init: init_command()?,
+        };
         let config = Config {
             criu: self.criu.unwrap_or_else(default_criu),
             state: self.state.join("engine"),
@@ -90,6 +101,7 @@ impl Arguments {
             containers: Some(containers(self.runtime, &self.state)),
         };
         let engine = ProcessEngine::new(config).map_err(|error| Failure::new(error.to_string(), ""))?;
+        let machines = VmEngine::new(machines).map_err(|error| Failure::new(error.to_string(), ""))?;
         node::run(NodeOptions {
             name: self.name,
             listen: self.listen,
@@ -98,7 +110,7 @@ impl Arguments {
             offloads: Offloads::ALL.without(&self.without),
             pki: self.pki,
             state: self.state,
-            engines: vec![Arc::new(engine)],
+            engines: vec![Arc::new(engine), Arc::new(machines)],
             start_patience: START_PATIENCE,
             move_bandwidth: self.move_bandwidth.map(|mebibytes| u64::from(mebibytes.get()) << 20),
             nics,

@@ -1,6 +1,7 @@
 //! `transhume run`
 
 mod container;
+mod machine;
 
 use std::collections::BTreeMap;
 use std::env;
@@ -34,14 +35,15 @@ use crate::{WRONG_USAGE, interrupt, library, output};
 /// returns at once. If the coordinator fails, the program continues to run, and its output is copied when the
 /// coordinator is back; its standard input ends.
 #[derive(Args)]
-#[command(override_usage = "transhume run [OPTIONS] -- <CMD>...")]
+#[command(override_usage = "transhume run [OPTIONS] -- <CMD>...\n       transhume run --vm [OPTIONS]")]
 #[command(after_help = "Examples:\n  transhume run --name server --detach -- ib_write_bw\n  \
                         transhume run --host h2 -- ib_write_bw 10.77.1.1\n  \
                         zcat queries.gz | transhume run --stdin -- ./answer >answers\n  \
                         transhume run --label app=db --anti-affinity app -- /data/replica\n  \
                         transhume run --cool-down 15m --detach -- ./solver\n  \
                         transhume run --rootfs /srv/debian --volume /data:/data --memory 2G -- /data/job\n  \
-                        transhume run --image oci:/srv/images/job:1.0 --volume /data:/data")]
+                        transhume run --image oci:/srv/images/job:1.0 --volume /data:/data\n  \
+                        transhume run --vm --kernel /srv/vmlinuz --initrd /srv/initrd --memory 512M --detach")]
 pub struct Arguments {
     /// The host to start on [default: one that is up]
     #[arg(long, value_name = "H")]
@@ -79,6 +81,8 @@ pub struct Arguments {
     stdin: bool,
     #[command(flatten)]
     container: container::Options,
+    #[command(flatten)]
+    machine: machine::MachineOptions,
     /// The command and its arguments
     #[arg(last = true, value_name = "CMD", help_heading = "Arguments")]
     command: Vec<String>,
@@ -111,9 +115,12 @@ impl Arguments {
     fn request(self) -> Result<RunRequest> {
         let followed = !(self.detach || self.json);
         let labels = labels(self.labels)?;
-        let program = match self.container.program(&self.command)? {
-            Some(program) => program,
-            None => Program::of_the_host(self.command)?,
+        let limits = (self.container.memory(), self.container.cpus());
+        let vm = self.machine.vm(&self.command, self.stdin, limits)?;
+        let program = match (&vm, self.container.program(&self.command)?) {
+            (Some(_), _) => Program::none(),
+            (None, Some(program)) => program,
+            (None, None) => Program::of_the_host(self.command)?,
         };
         Ok(RunRequest {
             name: self.name,
@@ -129,7 +136,7 @@ impl Arguments {
             directory: program.directory,
             followed,
             container: program.container,
-            vm: None,
+            vm,
             stdin: self.stdin,
         })
     }
@@ -165,6 +172,12 @@ struct Program {
 }
 
 impl Program {
+    /// A virtual machine has none.
+    fn none() -> Self {
+        let (command, environment, directory) = (Vec::new(), Vec::new(), "/".to_owned());
+        Self { command, environment, directory, container: None }
+    }
+
     /// A program of the host, with the client's environment and directory.
     fn of_the_host(command: Vec<String>) -> Result<Self> {
         if command.first().is_none_or(String::is_empty) {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use fabric::netns;
 
-use crate::instance::{InstanceSpec, Network};
+use crate::instance::{InstanceSpec, Kind, Network};
 use crate::lock::lock;
 use crate::process::network::netlink;
 use engine_api::wiring::{DEVICE, Wiring};
@@ -46,7 +46,7 @@ pub struct Link {
     /// A netlink socket in that namespace.
     routing: OwnedFd,
     /// The index of `eth0` in that namespace.
-    inside: u32,
+    pub inside: u32,
     /// The number of retries before TCP gives a connection up: `tcp_retries2`, if it may be changed.
     retries: Option<File>,
     /// The time since when the kernel holds packets back, if that is known.
@@ -54,7 +54,8 @@ pub struct Link {
 }
 
 impl Link {
-    /// Makes the link, cut. It replaces a link that a crash has left.
+    /// Makes the link, cut. It replaces a link that a crash has left. The address of a virtual machine belongs to its guest: the kernel of
+    /// the host must not answer for it.
     pub fn create(
         namespace: BorrowedFd<'_>,
         spec: &InstanceSpec,
@@ -69,7 +70,9 @@ impl Link {
             netlink::configure(DEVICE, network.mac, network.mtu)?;
             let link = Self::here(network, wiring)?;
             link.wait_for_carrier()?;
-            netlink::add_address(link.inside, network.address, network.prefix)?;
+            if spec.workload.kind() != Kind::Vm {
+                netlink::add_address(link.inside, network.address, network.prefix)?;
+            }
             Ok(link)
         })?
     }

@@ -23,6 +23,23 @@ const IFLA_BRPORT_STATE: u16 = 1;
 const BR_STATE_FORWARDING: u8 = 3;
 const TCA_KIND: u16 = 1;
 const TCA_OPTIONS: u16 = 2;
+const TC_H_ROOT: u32 = 0xffff_ffff;
+const TC_H_INGRESS: u32 = 0xffff_fff1;
+/// The handle of the ingress queue.
+const TC_H_INGRESS_QUEUE: u32 = 0xffff_0000;
+const TC_ACT_STOLEN: u32 = 4;
+const TC_U32_TERMINAL: u8 = 1;
+const TCA_ACT_KIND: u16 = 1;
+const TCA_ACT_OPTIONS: u16 = 2;
+const TCA_MIRRED_PARMS: u16 = 2;
+const TCA_EGRESS_REDIR: u32 = 1;
+const TCA_U32_CLASSID: u16 = 1;
+const TCA_U32_SEL: u16 = 5;
+const TCA_U32_ACT: u16 = 7;
+/// The precedences of filters: each kind of packet has one of its own, and the lowest number is asked first.
+const ARP_FILTER: u32 = 1;
+const IP_FILTER: u32 = 2;
+const REDIRECTION: u32 = 3;
 /// `struct tc_fifo_qopt`: the queue's limit of packets.
 const NO_ROOM: [u8; 4] = [0; 4];
 
@@ -77,6 +94,15 @@ pub fn configure(name: &str, mac: [u8; 6], mtu: u32) -> io::Result<()> {
     request(libc::RTM_NEWLINK, 0, &link.0)
 }
 
+/// Sets the MTU (in bytes) of the link `name` of the calling thread's namespace, and brings it up.
+pub fn set_mtu_and_up(name: &str, mtu: u32) -> io::Result<()> {
+    let up = libc::IFF_UP as u32;
+    let mut link = Attributes(link_header(0, up, up).to_vec());
+    link.text(IFLA_IFNAME, name);
+    link.number(IFLA_MTU, mtu);
+    request(libc::RTM_NEWLINK, 0, &link.0)
+}
+
 /// Makes the link `name` a port of the bridge with this index, or of no bridge.
 pub fn set_bridge(name: &str, bridge: Option<u32>) -> io::Result<()> {
     let mut link = Attributes(link_header(0, 0, 0).to_vec());
@@ -111,6 +137,16 @@ pub fn add_address(index: u32, address: Ipv4Addr, prefix: u8) -> io::Result<()> 
     message.0.extend(index.to_ne_bytes());
     message.bytes(IFA_LOCAL, &address.octets());
     message.bytes(IFA_ADDRESS, &address.octets());
+    request(libc::RTM_NEWADDR, (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16, &message.0)
+}
+
+/// Gives the link of this index an address, and `peer` at its other end.
+pub fn add_peer(index: u32, address: Ipv4Addr, peer: Ipv4Addr) -> io::Result<()> {
+    const WHOLE: u8 = 32;
+    let mut message = Attributes(vec![libc::AF_INET as u8, WHOLE, 0, libc::RT_SCOPE_UNIVERSE]);
+    message.0.extend(index.to_ne_bytes());
+    message.bytes(IFA_LOCAL, &address.octets());
+    message.bytes(IFA_ADDRESS, &peer.octets());
     request(libc::RTM_NEWADDR, (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16, &message.0)
 }
 
@@ -163,12 +199,75 @@ pub fn accept(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     }
 }
 
+/// Makes the queue of frames that come in at the link with this index of the calling thread's namespace, for filters.
+pub fn filter_incoming(index: u32) -> io::Result<()> {
+    let mut queue = Attributes(traffic_header(index, TC_H_INGRESS_QUEUE, TC_H_INGRESS, 0).to_vec());
+    queue.text(TCA_KIND, "ingress");
+    request(libc::RTM_NEWQDISC, (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16, &queue.0)
+}
+
+/// Lets the kernel of the host take ARP and IPv4 packets for `address` that come in at the filtered link `index`.
+pub fn keep(index: u32, address: Ipv4Addr) -> io::Result<()> {
+    /// Where the destination is: in an ARP packet, and in an IPv4 header.
+    const PLACES: [(libc::c_int, u32, u32); 2] =
+        [(libc::ETH_P_ARP, ARP_FILTER, 24), (libc::ETH_P_IP, IP_FILTER, 16)];
+    for (protocol, precedence, offset) in PLACES {
+        let mut options = Attributes::default();
+        options.bytes(TCA_U32_SEL, &selector([0xff; 4], address.octets(), offset));
+        // A filter without an action lets packets pass.
+        options.number(TCA_U32_CLASSID, 1);
+        add_filter(index, precedence, protocol, &options)?;
+    }
+    Ok(())
+}
+
+/// Redirects every other frame that comes in at the filtered link `from`: it leaves through the link `to`.
+pub fn redirect(from: u32, to: u32) -> io::Result<()> {
+    // `struct tc_mirred`: index, capabilities, action, two counters, what it does, and the other link.
+    let mut mirred = Attributes::default();
+    mirred.bytes(TCA_MIRRED_PARMS, &words([0, 0, TC_ACT_STOLEN, 0, 0, TCA_EGRESS_REDIR, to]));
+    let mut action = Attributes::default();
+    action.text(TCA_ACT_KIND, "mirred");
+    action.bytes(TCA_ACT_OPTIONS, &mirred.0);
+    let mut actions = Attributes::default();
+    actions.bytes(1, &action.0);
+    let mut options = Attributes::default();
+    options.bytes(TCA_U32_SEL, &selector([0; 4], [0; 4], 0));
+    options.bytes(TCA_U32_ACT, &actions.0);
+    add_filter(from, REDIRECTION, libc::ETH_P_ALL, &options)
+}
+
+/// `struct tc_u32_sel` with one `struct tc_u32_key`: matches packets whose four bytes at `offset` are `value` under `mask`.
+fn selector(mask: [u8; 4], value: [u8; 4], offset: u32) -> [u8; 32] {
+    let mut selector = [0; 32];
+    (selector[0], selector[2]) = (TC_U32_TERMINAL, 1);
+    selector[16..20].copy_from_slice(&mask);
+    selector[20..24].copy_from_slice(&value);
+    selector[24..28].copy_from_slice(&offset.to_ne_bytes());
+    selector
+}
+
+fn add_filter(index: u32, precedence: u32, protocol: libc::c_int, options: &Attributes) -> io::Result<()> {
+    let info = precedence << 16 | u32::from((protocol as u16).to_be());
+    let mut filter = Attributes(traffic_header(index, 0, TC_H_INGRESS_QUEUE, info).to_vec());
+    filter.text(TCA_KIND, "u32");
+    filter.bytes(TCA_OPTIONS, &options.0);
+    request(libc::RTM_NEWTFILTER, (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16, &filter.0)
+}
+
+fn words<const N: usize>(words: [u32; N]) -> Vec<u8> {
+    words.into_iter().flat_map(u32::to_ne_bytes).collect()
+}
+
 /// `struct tcmsg` of a link's root queue.
 fn root_queue(index: u32) -> [u8; 20] {
-    const TC_H_ROOT: u32 = u32::MAX;
+    traffic_header(index, 0, TC_H_ROOT, 0)
+}
+
+/// `struct tcmsg`.
+fn traffic_header(index: u32, handle: u32, parent: u32, info: u32) -> [u8; 20] {
     let mut header = [0; 20];
-    header[4..8].copy_from_slice(&index.to_ne_bytes());
-    header[12..16].copy_from_slice(&TC_H_ROOT.to_ne_bytes());
+    header[4..].copy_from_slice(&words([index, handle, parent, info]));
     header
 }
 

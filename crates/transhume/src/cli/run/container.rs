@@ -57,11 +57,11 @@ const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys",
 pub struct Options {
     /// Runs a container with this root file system, a directory on each host that stays unchanged. Files that the
     /// program writes are stored in a layer above it, which moves along
-    #[arg(long, value_name = "DIR", group = "root", conflicts_with = "bundle")]
+    #[arg(long, value_name = "DIR", groups = ["root", "sized"], conflicts_with = "bundle")]
     rootfs: Option<PathBuf>,
     /// Runs a container of this image, which each host has under this name: in an OCI image layout (`oci:DIR` or `oci:DIR:TAG`) or
     /// in podman's storage (`podman:NAME`). CMD replaces the arguments of the image's entry point
-    #[arg(long, value_name = "IMAGE", group = "root", conflicts_with = "bundle", value_parser = Source::from_str)]
+    #[arg(long, value_name = "IMAGE", groups = ["root", "sized"], conflicts_with = "bundle", value_parser = Source::from_str)]
     image: Option<Source>,
     /// Runs a container from the `config.json` of this OCI bundle, with its limits and mounts; CMD replaces its command
     #[arg(long, value_name = "DIR")]
@@ -78,11 +78,11 @@ pub struct Options {
     /// The program's user in the container [default: that of the image or bundle, or 0:0]
     #[arg(long, value_name = "UID[:GID]", value_parser = words::user)]
     user: Option<(u32, u32)>,
-    /// Memory limit of the container, such as 512M or 2G
-    #[arg(long, value_name = "SIZE", requires = "root", conflicts_with = "bundle")]
+    /// Memory limit of the container, or memory of the virtual machine, such as 512M or 2G
+    #[arg(long, value_name = "SIZE", requires = "sized", conflicts_with = "bundle")]
     memory: Option<Size>,
-    /// Processor limit of the container, such as 1.5
-    #[arg(long, value_name = "N", requires = "root", conflicts_with = "bundle", value_parser = processors)]
+    /// Processor limit of the container, such as 1.5, or number of processors of the virtual machine
+    #[arg(long, value_name = "N", requires = "sized", conflicts_with = "bundle", value_parser = processors)]
     cpus: Option<f64>,
     /// Limit on the number of processes in the container
     #[arg(long, value_name = "N", requires = "root", conflicts_with = "bundle", value_parser = clap::value_parser!(i64).range(2..=MOST_PIDS))]
@@ -96,6 +96,16 @@ pub struct Options {
 }
 
 impl Options {
+    /// The value of `--memory`, in bytes.
+    pub fn memory(&self) -> Option<u64> {
+        self.memory.map(|Size(bytes)| bytes.unsigned_abs())
+    }
+
+    /// The value of `--cpus`.
+    pub fn cpus(&self) -> Option<f64> {
+        self.cpus
+    }
+
     /// The program to run, if container options were given.
     pub fn program(&self, command: &[String]) -> Result<Option<Program>> {
         let (rootfs, config, image) = match (&self.rootfs, &self.bundle, &self.image) {
@@ -265,7 +275,7 @@ fn read(bundle: &Path) -> Result<(String, Value)> {
 }
 
 /// The absolute path, as hosts need it.
-fn absolute(path: &Path) -> Result<String> {
+pub fn absolute(path: &Path) -> Result<String> {
     let path = std::path::absolute(path)?;
     let plain = !path.components().any(|part| part == Component::ParentDir);
     match path.to_str().filter(|_| plain) {

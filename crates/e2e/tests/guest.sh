@@ -1,0 +1,40 @@
+#!/bin/busybox sh
+# The program of a small guest. It counts on the console, answers on the network, writes to memory, and checks its disks.
+# Kernel arguments: ip=ADDRESS:::MASK::…, dirty=MIB, disks=NAMES (such as vda,vdb).
+/bin/busybox mkdir -p /proc /dev /tmp
+/bin/busybox --install -s /bin
+export PATH=/bin
+mount -t proc proc /proc
+mount -t devtmpfs devtmpfs /dev
+mount -t tmpfs tmpfs /tmp
+while read -r module; do insmod "/modules/$module"; done </modules/order
+disks=
+for word in $(cat /proc/cmdline); do
+    case $word in
+    ip=*)
+        address=${word#ip=}
+        mask=${address#*:*:*:}
+        ifconfig eth0 "${address%%:*}" netmask "${mask%%:*}" up
+        ;;
+    dirty=*) (while :; do dd if=/dev/urandom of=/tmp/f bs=64k count=$((${word#dirty=} * 16)) conv=notrunc; done) 2>/dev/null & ;;
+    disks=*) disks=$(echo "${word#disks=}" | tr , ' ') ;;
+    esac
+done
+
+# Block N of 1024 has the last number that was written there, as text of 4096 bytes.
+check() { # disk number
+    found=$(dd if="/dev/$1" bs=4096 count=1 skip=$(($2 % 1024)) iflag=direct 2>/dev/null)
+    [ "$((found))" = "$2" ] || echo "BAD: block $2 of $1 has ${found}"
+}
+
+number=0
+while :; do
+    number=$((number + 1))
+    for disk in $disks; do
+        printf '%4096d' "$number" | dd of="/dev/$disk" bs=4096 seek=$((number % 1024)) oflag=direct conv=notrunc 2>/dev/null ||
+            echo "BAD: $disk cannot be written"
+        [ "$number" -gt 20 ] && check "$disk" $((number - 20))
+    done
+    echo "count $number ."
+    usleep 100000
+done

@@ -1,0 +1,173 @@
+//! The installed QEMU: its version, and the machine types and CPU models that it has.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use engine_api::{Error, Result};
+use instance::{Blocker, VmSpec};
+
+use crate::disks;
+use crate::record::Hardware;
+
+/// The machine type of a machine whose specification names none. QEMU resolves it to its newest version.
+const MACHINE: &str = "q35";
+
+/// The CPU model of a machine whose specification names none. Every QEMU and every processor has its features.
+const CPU_MODEL: &str = "qemu64";
+
+/// A QEMU that works.
+#[derive(Debug)]
+pub struct Emulator {
+    /// The program.
+    pub program: PathBuf,
+    /// Its version, as it names itself.
+    pub version: String,
+    /// Machine types with versions.
+    machines: BTreeSet<String>,
+    /// Names that stand for one of those.
+    aliases: BTreeMap<String, String>,
+    cpu_models: BTreeSet<String>,
+}
+
+impl Emulator {
+    /// Asks the program, which is found by `PATH` unless it is a path.
+    ///
+    /// # Errors
+    /// If it is not installed, or does not answer.
+    pub fn inspect(program: &Path) -> Result<Self> {
+        let program = find(program).ok_or_else(|| {
+            let what = format!("{} is not installed", program.display());
+            Error::unusable(what, "install the package qemu-system-x86, or choose another host")
+        })?;
+        let version = ask(&program, &["--version"])?.lines().next().unwrap_or_default().to_owned();
+        let (machines, aliases) = parse_machines(&ask(&program, &["-machine", "help"])?);
+        let cpu_models = parse_cpu_models(&ask(&program, &["-cpu", "help"])?);
+        Ok(Self { program, version, machines, aliases, cpu_models })
+    }
+
+    /// The hardware of a new machine, with the version of its type.
+    ///
+    /// # Errors
+    /// If this QEMU does not have it.
+    pub fn hardware(&self, vm: &VmSpec) -> Result<Hardware> {
+        let machine = vm.machine.as_deref().unwrap_or(MACHINE);
+        let machine = self.aliases.get(machine).map_or(machine, String::as_str).to_owned();
+        let cpu_model = vm.cpu_model.as_deref().unwrap_or(CPU_MODEL).to_owned();
+        let hardware = Hardware { machine, cpu_model, disks: disks::formats(vm)? };
+        match self.lacks(&hardware).into_iter().next() {
+            Some(Blocker { what, remedy }) => Err(Error::unusable(what, remedy)),
+            None => Ok(hardware),
+        }
+    }
+
+    /// The parts of `hardware` that this QEMU does not have.
+    pub fn lacks(&self, hardware: &Hardware) -> Vec<Blocker> {
+        let Hardware { machine, cpu_model, .. } = hardware;
+        let missing = |kind: &str, name: &str, list: &str| {
+            let what = format!("{} has no {kind} `{name}`", self.version);
+            Blocker::new(
+                what,
+                format!("choose one that `qemu-system-x86_64 {list} help` lists, or another host"),
+            )
+        };
+        // A model may be followed by features.
+        let (model, _features) = cpu_model.split_once(',').unwrap_or((cpu_model, ""));
+        let machine =
+            (!self.machines.contains(machine)).then(|| missing("machine type", machine, "-machine"));
+        let model = (!self.cpu_models.contains(model)).then(|| missing("CPU model", model, "-cpu"));
+        machine.into_iter().chain(model).collect()
+    }
+}
+
+fn find(program: &Path) -> Option<PathBuf> {
+    if program.components().count() > 1 {
+        return program.is_file().then(|| program.to_owned());
+    }
+    let folders = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&folders).map(|folder| folder.join(program)).find(|path| path.is_file())
+}
+
+fn ask(program: &Path, arguments: &[&str]) -> Result<String> {
+    let answer = Command::new(program).args(arguments).output();
+    let wrong = |why: String| {
+        let what = format!("{} {} fails: {why}", program.display(), arguments.join(" "));
+        Error::unusable(what, "install the package qemu-system-x86 again")
+    };
+    match answer {
+        Ok(answer) if answer.status.success() => Ok(String::from_utf8_lossy(&answer.stdout).into_owned()),
+        Ok(answer) => Err(wrong(String::from_utf8_lossy(&answer.stderr).trim().to_owned())),
+        Err(error) => Err(wrong(error.to_string())),
+    }
+}
+
+/// Lines such as `q35  Standard PC (Q35 + ICH9, 2009) (alias of pc-q35-7.2)`.
+fn parse_machines(help: &str) -> (BTreeSet<String>, BTreeMap<String, String>) {
+    let (mut machines, mut aliases) = (BTreeSet::new(), BTreeMap::new());
+    for line in help.lines().skip(1) {
+        let Some(name) = line.split_whitespace().next() else { continue };
+        match line.rsplit_once("(alias of ").and_then(|(_, rest)| rest.split_once(')')) {
+            Some((versioned, _)) => drop(aliases.insert(name.to_owned(), versioned.to_owned())),
+            None => drop(machines.insert(name.to_owned())),
+        }
+    }
+    (machines, aliases)
+}
+
+/// Lines such as `x86 Nehalem  (alias configured by machine type)`, until the list of flags. QEMU 10 omits the first word.
+fn parse_cpu_models(help: &str) -> BTreeSet<String> {
+    let models = help.lines().skip(1).take_while(|line| !line.trim().is_empty());
+    let name = |line: &str| {
+        let line = line.strip_prefix("x86 ").unwrap_or(line);
+        line.split_whitespace().next().map(str::to_owned)
+    };
+    models.filter_map(name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn emulator() -> Emulator {
+        let machines = "Supported machines are:\n\
+                        q35                  Standard PC (Q35 + ICH9, 2009) (alias of pc-q35-7.2)\n\
+                        pc-q35-7.2           Standard PC (Q35 + ICH9, 2009)\n\
+                        pc-q35-7.1           Standard PC (Q35 + ICH9, 2009)\n";
+        let models = "Available CPUs:\nx86 486                   (alias configured by machine type)\n\
+                      x86 qemu64                (alias configured by machine type)\n\nRecognized CPUID flags:\n  sse sse2\n";
+        let (machines, aliases) = parse_machines(machines);
+        let (program, version) = ("/usr/bin/qemu".into(), "QEMU 7.2".into());
+        Emulator { program, version, machines, aliases, cpu_models: parse_cpu_models(models) }
+    }
+
+    fn vm(machine: Option<&str>, cpu_model: Option<&str>) -> VmSpec {
+        let (machine, cpu_model) = (machine.map(str::to_owned), cpu_model.map(str::to_owned));
+        VmSpec { cpus: 1, memory: 1 << 28, machine, cpu_model, boot: None, disks: Vec::new() }
+    }
+
+    #[test]
+    fn a_machine_type_is_recorded_with_its_version() {
+        let emulator = emulator();
+        assert_eq!(emulator.hardware(&vm(None, None)).unwrap().machine, "pc-q35-7.2");
+        assert_eq!(emulator.hardware(&vm(Some("pc-q35-7.1"), None)).unwrap().machine, "pc-q35-7.1");
+        assert!(emulator.hardware(&vm(None, Some("qemu64,+aes"))).is_ok());
+    }
+
+    #[test]
+    fn missing_hardware_is_named() {
+        let refusal = emulator().hardware(&vm(Some("pc-q35-9.9"), None)).unwrap_err().to_string();
+        assert!(refusal.starts_with("QEMU 7.2 has no machine type `pc-q35-9.9`: choose one"), "{refusal}");
+        let refusal = emulator().hardware(&vm(None, Some("sse"))).unwrap_err().to_string();
+        assert!(refusal.starts_with("QEMU 7.2 has no CPU model `sse`"), "{refusal}");
+    }
+
+    #[test]
+    fn a_missing_emulator_is_named_with_its_package() {
+        let refusal = Emulator::inspect(Path::new("/nowhere/qemu")).unwrap_err().to_string();
+        assert_eq!(
+            refusal,
+            "/nowhere/qemu is not installed: install the package qemu-system-x86, or choose another host"
+        );
+    }
+}

@@ -1,0 +1,53 @@
+//! Instances that are virtual machines, by QEMU.
+//!
+//! ```text
+//! node
+//!   ┊ QMP over a Unix socket                        the instance's network namespace
+//! init ── first process, in a PID namespace of its own; sends the serial console to the node
+//!   └ QEMU ══ vm0, a TAP ═ redirected frames ═ eth0, the wired device
+//! ```
+//!
+//! QEMU runs beside the node and outlives it: the next node finds the process by its record, and connects to its QMP socket again.
+//!
+//! A move maps to a live migration of QEMU, whose stream goes over the move's channel `ram`:
+//!
+//! ```text
+//! source                                      destination
+//!   │                                  prepare  QEMU starts with -S -incoming defer
+//!   │ precopy  migrate                          loads memory
+//!   │          (runs on, throttled)             │
+//!   │ suspend  pre-switchover: stopped          │
+//!   │          link cut, migrate-continue       │
+//!   │          postmigrate                      paused
+//!   ┊                                  restore  held
+//!   ┊ the move commits, or rolls back           ┊
+//!   │ resume   cont                    release  link mended, cont
+//! ```
+//!
+//! **Never two running**: a QEMU at the destination starts its processors only by `cont`, which only [`release`](destination) sends. A
+//! QEMU at the source stays in `postmigrate` until [`resume`](source).
+//!
+//! * [`engine`]: the engine, and one machine on its host.
+//! * [`source`], [`destination`]: the two sides of a move. [`migration`]: QEMU's migration as both follow it.
+//! * [`machine`]: a machine's resources on this host. [`record`]: its durable record. [`recovering`]: finds it after a restart of the node.
+//! * [`command`]: QEMU's command line. [`emulator`]: the installed QEMU and its abilities. [`qmp`]: the client of its control socket.
+//! * [`network`]: the TAP. [`disks`]: formats, options and identities of disks. [`console`]: serial output that has not reached the node.
+//! * [`needs`]: the needs of a machine at its destination. [`error`]: errors.
+
+mod command;
+mod console;
+mod destination;
+mod disks;
+mod emulator;
+mod engine;
+mod error;
+mod machine;
+mod migration;
+mod needs;
+mod network;
+pub mod qmp;
+mod record;
+mod recovering;
+mod source;
+
+pub use engine::{Config, VmEngine};

@@ -1,0 +1,127 @@
+//! The needs of a machine at its destination, which only this engine reads.
+
+use std::fs;
+use std::path::PathBuf;
+
+use engine_api::{Error, Needs, Result};
+use instance::{Blocker, VmSpec};
+use serde::{Deserialize, Serialize};
+
+use crate::disks::{self, DiskNeed};
+use crate::emulator::Emulator;
+use crate::record::Hardware;
+
+/// The memory that an emulator uses beside its guest's, in bytes.
+const OVERHEAD: u64 = 64 << 20;
+
+/// The needs besides memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Details {
+    /// The hardware.
+    pub hardware: Hardware,
+    /// Files that must be the same, with their sizes.
+    pub files: Vec<(PathBuf, u64)>,
+    /// Shared disks.
+    disks: Vec<DiskNeed>,
+}
+
+impl Details {
+    /// The needs of a machine of this host.
+    pub fn of(vm: &VmSpec, hardware: &Hardware) -> Self {
+        let size = |path: PathBuf| fs::metadata(&path).map_or(0, |found| found.len());
+        let files = files(vm).map(|path| (path.clone(), size(path)));
+        Self { hardware: hardware.clone(), files: files.collect(), disks: disks::needs(vm) }
+    }
+
+    /// As the node carries them.
+    pub fn encode(&self, vm: &VmSpec) -> Needs {
+        let details = serde_json::to_vec(self).unwrap_or_default();
+        Needs { memory: memory(vm), details }
+    }
+
+    /// Decodes them.
+    ///
+    /// # Errors
+    /// If another release wrote them.
+    pub fn decode(needs: &Needs) -> Result<Self> {
+        let wrong = |_| {
+            Error::unusable(
+                "the machine's needs are not those of this release",
+                "use one release on all hosts",
+            )
+        };
+        serde_json::from_slice(&needs.details).map_err(wrong)
+    }
+
+    /// The needs that a host with this emulator does not meet.
+    pub fn blockers(&self, emulator: &Emulator) -> Vec<Blocker> {
+        let mut blockers = emulator.lacks(&self.hardware);
+        for (path, size) in &self.files {
+            let place = path.display();
+            match fs::metadata(path) {
+                Err(error) => {
+                    let remedy = "copy it there, to the same path";
+                    blockers.push(Blocker::new(format!("{place} cannot be read ({error})"), remedy));
+                }
+                Ok(found) if found.len() != *size => {
+                    let what = format!("{place} has {} bytes, and {size} on the machine's host", found.len());
+                    blockers.push(Blocker::new(what, "copy the file from there"));
+                }
+                Ok(_) => {}
+            }
+        }
+        blockers.extend(disks::blockers(&self.disks));
+        blockers
+    }
+}
+
+/// The memory of a machine with its emulator, in bytes.
+pub fn memory(vm: &VmSpec) -> u64 {
+    vm.memory + OVERHEAD
+}
+
+/// Refuses a machine whose files are missing.
+///
+/// # Errors
+/// If one cannot be read.
+pub fn must_exist(vm: &VmSpec) -> Result<()> {
+    for path in files(vm) {
+        fs::File::open(&path).map_err(|error| {
+            let what = format!("{} cannot be read ({error})", path.display());
+            Error::unusable(what, "pass a file that exists on the host, or choose another host")
+        })?;
+    }
+    Ok(())
+}
+
+/// The files that a machine loads when it boots.
+fn files(vm: &VmSpec) -> impl Iterator<Item = PathBuf> {
+    let boot = vm.boot.iter();
+    boot.flat_map(|boot| [Some(boot.kernel.clone()), boot.initrd.clone()].into_iter().flatten())
+}
+
+#[cfg(test)]
+mod tests {
+    use instance::Boot;
+
+    use super::*;
+
+    #[test]
+    fn a_missing_kernel_is_named() {
+        let boot = Boot { kernel: "/nowhere/vmlinuz".into(), initrd: None, append: String::new() };
+        let (machine, cpu_model, disks) = (None, None, Vec::new());
+        let vm = VmSpec { cpus: 1, memory: 1 << 28, machine, cpu_model, boot: Some(boot), disks };
+        let refusal = must_exist(&vm).unwrap_err().to_string();
+        assert!(refusal.starts_with("/nowhere/vmlinuz cannot be read (No such file"), "{refusal}");
+    }
+
+    #[test]
+    fn needs_survive_the_way_to_the_other_host() {
+        let hardware =
+            Hardware { machine: "pc-q35-7.2".into(), cpu_model: "qemu64".into(), disks: Vec::new() };
+        let details = Details { hardware, files: vec![("/boot/vmlinuz".into(), 7)], disks: Vec::new() };
+        let needs = Needs { memory: 1, details: serde_json::to_vec(&details).unwrap() };
+        assert_eq!(Details::decode(&needs).unwrap(), details);
+        assert!(Details::decode(&Needs::default()).is_err());
+    }
+}

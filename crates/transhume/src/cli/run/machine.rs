@@ -1,0 +1,131 @@
+//! The options of `transhume run` for a virtual machine.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use api::{Boot, Disk, Vm};
+use clap::Args;
+
+use super::container::absolute;
+use crate::WRONG_USAGE;
+use crate::failure::{Failure, Result};
+
+/// The memory of a machine without `--memory`, in bytes.
+const MEMORY: u64 = 512 << 20;
+
+/// QEMU takes whole mebibytes.
+const UNIT: u64 = 1 << 20;
+
+/// The most processors: a guest with more has not been tested.
+const MOST_CPUS: f64 = 64.0;
+
+/// Options of virtual machines.
+#[derive(Args)]
+#[command(
+    next_help_heading = "Options of virtual machines (hosts need QEMU); `--memory` and `--cpus` hold for them too"
+)]
+pub struct MachineOptions {
+    /// Runs a virtual machine: its output is the serial console, and it ends when the guest powers off
+    #[arg(long, group = "sized", conflicts_with_all = ["root", "bundle"])]
+    vm: bool,
+    /// Boots this kernel; the file must exist on each host
+    #[arg(long, value_name = "FILE", requires = "vm")]
+    kernel: Option<PathBuf>,
+    /// The initial RAM disk of the kernel; the file must exist on each host
+    #[arg(long, value_name = "FILE", requires = "kernel")]
+    initrd: Option<PathBuf>,
+    /// Arguments of the kernel, besides `console=` and `ip=`
+    #[arg(long, value_name = "TEXT", requires = "kernel", default_value = "", hide_default_value = true)]
+    append: String,
+    /// A disk: an image file at the same path on each host. With `local`, each host has a file of its own, whose contents move along;
+    /// with `shared`, all hosts have the same file [default: local]. Without `--kernel`, the machine boots the first disk
+    #[arg(long = "disk", value_name = "FILE[,local|,shared]", requires = "vm")]
+    disks: Vec<DiskOption>,
+    /// The machine type [default: the newest q35 of the first host's QEMU]
+    #[arg(long, value_name = "TYPE", requires = "vm")]
+    machine: Option<String>,
+    /// The CPU model, with features after commas [default: qemu64]
+    #[arg(long, value_name = "MODEL", requires = "vm")]
+    cpu_model: Option<String>,
+}
+
+impl MachineOptions {
+    /// The virtual machine to run, if `--vm` was given. `memory` and `cpus` are the values of options that containers have too.
+    pub fn vm(
+        &self,
+        command: &[String],
+        stdin: bool,
+        (memory, cpus): (Option<u64>, Option<f64>),
+    ) -> Result<Option<Vm>> {
+        if !self.vm {
+            return Ok(None);
+        }
+        let wrong = |what: &str, remedy: &str| Err(Failure::new(what, remedy).with_code(WRONG_USAGE));
+        if !command.is_empty() {
+            return wrong("a virtual machine runs no command of yours", "start the program in the guest");
+        }
+        if stdin {
+            return wrong("a virtual machine has no standard input", "omit `--stdin`");
+        }
+        if self.kernel.is_none() && self.disks.is_empty() {
+            return wrong("the virtual machine has nothing to boot", "pass `--kernel` or `--disk`");
+        }
+        let memory_bytes = memory.unwrap_or(MEMORY);
+        if memory_bytes % UNIT != 0 {
+            return wrong("the memory is no whole number of MiB", "pass `--memory` a number of M or G");
+        }
+        let cpus = cpus.unwrap_or(1.0);
+        if cpus.fract() != 0.0 || !(1.0..=MOST_CPUS).contains(&cpus) {
+            return wrong("a virtual machine has 1 to 64 whole processors", "pass `--cpus` such a number");
+        }
+        let disk = |disk: &DiskOption| Ok(Disk { path: absolute(&disk.path)?, is_shared: disk.is_shared });
+        Ok(Some(Vm {
+            cpus: cpus as u32,
+            memory_bytes,
+            machine: self.machine.clone(),
+            cpu_model: self.cpu_model.clone(),
+            boot: self.boot()?,
+            disks: self.disks.iter().map(disk).collect::<Result<_>>()?,
+        }))
+    }
+
+    fn boot(&self) -> Result<Option<Boot>> {
+        let Some(kernel) = &self.kernel else { return Ok(None) };
+        let initrd = self.initrd.as_deref().map(absolute).transpose()?;
+        Ok(Some(Boot { kernel: absolute(kernel)?, initrd, append: self.append.clone() }))
+    }
+}
+
+/// `FILE`, `FILE,local` or `FILE,shared`
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct DiskOption {
+    path: PathBuf,
+    is_shared: bool,
+}
+
+impl FromStr for DiskOption {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
+        let (path, is_shared) = match text.rsplit_once(',') {
+            Some((path, "shared")) => (path, true),
+            Some((path, "local")) => (path, false),
+            Some(_) => return Err("use FILE, FILE,local or FILE,shared"),
+            None => (text, false),
+        };
+        if path.is_empty() { Err("name a file") } else { Ok(Self { path: path.into(), is_shared }) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_is_local_unless_it_says_shared() {
+        let disk = |text: &str| text.parse::<DiskOption>();
+        assert_eq!(disk("/a.img"), Ok(DiskOption { path: "/a.img".into(), is_shared: false }));
+        assert_eq!(disk("/a.img,shared"), Ok(DiskOption { path: "/a.img".into(), is_shared: true }));
+        assert!(disk("/a.img,remote").is_err() && disk(",local").is_err());
+    }
+}
