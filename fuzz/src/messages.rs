@@ -440,7 +440,7 @@ pub fn api_seeds() -> Vec<Vec<u8>> {
 
 /// Replies of CRIU.
 pub fn criu(bytes: &[u8]) {
-    engines::foreign::criu_packet(bytes);
+    engine_criu::foreign::criu_packet(bytes);
 }
 
 /// Packets that CRIU has sent.

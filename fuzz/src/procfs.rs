@@ -6,9 +6,9 @@ use crate::input::Input;
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     if input.coin() {
-        engines::foreign::elf_notes(input.rest());
+        engine_criu::foreign::elf_notes(input.rest());
     } else if let Ok(text) = std::str::from_utf8(input.rest()) {
-        engines::foreign::text(text);
+        engine_criu::foreign::text(text);
     }
 }
 

@@ -1,0 +1,84 @@
+//! Finds machines again after a restart of the node.
+//!
+//! | recorded | emulator | what follows |
+//! |---|---|---|
+//! | running | runs | runs on; the link is mended |
+//! | running | stopped by a move that the former node began | the move is cancelled, and it runs on |
+//! | stopped | does not run | waits for the move's decision |
+//! | stopped | runs | the former node had resumed it |
+//! | held | `paused` | waits for the move's decision |
+//! | held | runs | the former node had released it |
+//! | prepared | loads memory | the channel is gone: it is killed |
+
+use std::sync::{Arc, Mutex};
+
+use engine_api::{Recovered, Result, State};
+use engine_criu::shared::Task;
+
+use crate::engine::VmEngine;
+use crate::error::Doing;
+use crate::machine::{Machine, lock};
+use crate::migration;
+use crate::record::Record;
+
+impl VmEngine {
+    /// Finds the machines of all records.
+    pub(crate) fn recover_all(&self) -> Result<Vec<Recovered>> {
+        let mut found = Vec::new();
+        for record in self.records.all()? {
+            let machine = self.recover(record)?;
+            let (spec, state) = (machine.record.spec.clone(), machine.record.state);
+            let pid = machine.first.as_ref().map(|first| first.id().pid);
+            lock(&self.machines).insert(spec.name.clone(), Arc::new(Mutex::new(machine)));
+            found.push(Recovered { spec, state, pid });
+        }
+        Ok(found)
+    }
+
+    fn recover(&self, mut record: Record) -> Result<Machine> {
+        let wiring = self.wiring(record.spec.network_kind)?;
+        let Some(first) = record.first.and_then(Task::open) else {
+            record.first = None;
+            record.state = if record.state == State::Prepared { State::Prepared } else { State::Ended };
+            return Machine::make(record, wiring);
+        };
+        let mut machine = Machine::adopt(record, first, wiring)?;
+        let state = match self.look(&mut machine) {
+            Ok(state) => state,
+            Err(_) => {
+                // Without its emulator, nothing is left of it.
+                machine.kill();
+                State::Ended
+            }
+        };
+        machine.record.state = state;
+        if matches!(state, State::Prepared | State::Ended) {
+            machine.kill();
+            machine.record.first = None;
+        }
+        // The older record leads to the same result.
+        let _older = self.records.save(&machine.record);
+        Ok(machine)
+    }
+
+    /// The state of a machine whose first process runs.
+    fn look(&self, machine: &mut Machine) -> Result<State> {
+        machine.connect(&self.records).doing(|| format!("finding the emulator of `{}`", machine.name()))?;
+        let emulator = machine.emulator()?;
+        let mut qmp = lock(&emulator);
+        let run_state = migration::run_state(&mut qmp).doing(|| "asking the emulator".into())?;
+        Ok(match (machine.record.state, run_state.as_str()) {
+            (State::Held, "paused") => State::Held,
+            // Whatever else its emulator says: the destination may run by now.
+            (State::Stopped, state) if state != "running" => State::Stopped,
+            (State::Running | State::Stopped, _) => {
+                migration::cancel(&mut qmp).doing(|| "cancelling the migration".into())?;
+                machine.link.mend().doing(|| "mending the link".into())?;
+                migration::cont(&mut qmp).doing(|| "letting the guest run on".into())?;
+                State::Running
+            }
+            (State::Held, "running") => State::Running,
+            (State::Prepared | State::Held | State::Ended, _) => State::Prepared,
+        })
+    }
+}

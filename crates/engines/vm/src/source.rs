@@ -1,0 +1,200 @@
+//! The source side of a move.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use engine_api::{
+    Dump, Error, Intent, LeftMemory, MemorySink, Outgoing, Phase, Phases, Report, Result, Running, Source,
+    State, Watch,
+};
+use engine_criu::shared::absent_is_fine;
+use instance::{Blocker, ImageFile};
+
+use crate::console;
+use crate::disks;
+use crate::engine::VmEngine;
+use crate::error::{Doing, not_moved, not_taken};
+use crate::machine::{Machine, lock};
+use crate::migration::{self, Progress, Status, failed};
+use crate::needs::Details;
+use crate::qmp::{Qmp, QmpError};
+use crate::record::{CONSOLE, file_name};
+
+/// A machine that may leave this host.
+pub struct Departure {
+    engine: Arc<VmEngine>,
+    machine: Arc<Mutex<Machine>>,
+    /// Whether a migration that has not ended was begun by this side.
+    is_sending: AtomicBool,
+}
+
+impl Departure {
+    /// Opens the side. Nothing changes.
+    pub fn new(engine: Arc<VmEngine>, machine: Arc<Mutex<Machine>>) -> Self {
+        Self { engine, machine, is_sending: AtomicBool::new(false) }
+    }
+
+    fn emulator(&self) -> Result<Arc<Mutex<Qmp>>> {
+        lock(&self.machine).emulator()
+    }
+
+    /// Sends the memory until the switchover is near.
+    fn send(&self, channel: &OwnedFd, goes_on: &dyn Fn() -> bool) -> std::result::Result<Progress, QmpError> {
+        let qmp = self.emulator().map_err(|error| QmpError::Refused(error.to_string()))?;
+        self.is_sending.store(true, Ordering::SeqCst);
+        migration::send(&mut lock(&qmp), channel)?;
+        migration::converge(&qmp, goes_on)
+    }
+
+    /// Stops the guest and sends the rest. The image is the console's output that the node does not have.
+    fn switch_over(&self, machine: &mut Machine, watch: &Watch<'_>) -> Result<(ImageFile, Phases)> {
+        let began = Instant::now();
+        let goes_on = || !(watch.cancelled)() && began.elapsed() < watch.timeout;
+        let emulator = machine.emulator()?;
+        let mut qmp = lock(&emulator);
+        let stopped = migration::stop(&mut qmp, goes_on).map_err(|error| not_moved(&error))?;
+        must_be(&stopped, Status::PreSwitchover, watch)?;
+        let mut phases = vec![phase("stop", began)];
+        let since = Instant::now();
+        machine.link.cut().doing(|| "cutting the link".into())?;
+        phases.push(phase("cut", since));
+        let since = Instant::now();
+        let completed = migration::complete(&mut qmp, goes_on).map_err(|error| not_moved(&error))?;
+        must_be(&completed, Status::Completed, watch)?;
+        phases.push(phase("memory", since));
+        drop(qmp);
+        let image = self.save_console(machine)?;
+        Ok((image, Phases(phases)))
+    }
+
+    fn save_console(&self, machine: &Machine) -> Result<ImageFile> {
+        let pid = machine.emulator_pid()?;
+        let bytes = console::waiting(pid).doing(|| format!("reading the console of `{}`", machine.name()))?;
+        let path = machine.console(&self.engine.records);
+        fs::write(&path, &bytes).doing(|| format!("writing {}", path.display()))?;
+        Ok(ImageFile { name: file_name(machine.name(), CONSOLE), size: bytes.len() as u64 })
+    }
+
+    /// Lets the guest run on after a switchover that has failed.
+    fn run_on(&self, machine: &Machine) -> Result<()> {
+        let emulator = machine.emulator()?;
+        let mut qmp = lock(&emulator);
+        migration::cancel(&mut qmp).doing(|| "cancelling the migration".into())?;
+        self.is_sending.store(false, Ordering::SeqCst);
+        machine.link.mend().doing(|| "mending the link".into())?;
+        migration::cont(&mut qmp).doing(|| "letting the guest run on".into())
+    }
+}
+
+impl Source for Departure {
+    fn check(&self, intent: Intent) -> Result<Report> {
+        let machine = lock(&self.machine);
+        let saved = || Blocker::new("a virtual machine cannot be saved as a checkpoint", "move it instead");
+        let mut blockers: Vec<Blocker> = intent.is_saved.then(saved).into_iter().collect();
+        if let Some(blocker) = blocked(&machine)? {
+            blockers.push(blocker);
+        }
+        let vm = machine.vm()?;
+        blockers.extend(disks::local(vm));
+        Ok(Report { blockers, needs: Details::of(vm, &machine.record.hardware).encode(vm) })
+    }
+
+    fn precopy(&self, to: Outgoing<'_>, watch: &Watch<'_>) -> Result<()> {
+        let channel = to.channels.connect(migration::CHANNEL).map_err(not_taken)?;
+        let sent = self.send(&channel, &|| !(watch.cancelled)()).map_err(|error| not_moved(&error))?;
+        match sent.status {
+            _ if (watch.cancelled)() => Err(Error::Cancelled),
+            Status::Active | Status::PreSwitchover => Ok(()),
+            _ => Err(not_moved(&failed(&sent))),
+        }
+    }
+
+    fn ready(&self, _: &Watch<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn suspend(&self, memory: Option<&dyn MemorySink>, watch: &Watch<'_>) -> Result<Dump> {
+        if memory.is_none() {
+            return Err(Error::Other("a virtual machine cannot be saved as a checkpoint".into()));
+        }
+        let mut machine = lock(&self.machine);
+        machine.must_be(State::Running)?;
+        let switched = self.switch_over(&mut machine, watch).and_then(|switched| {
+            self.engine.enter(&mut machine, State::Stopped)?;
+            Ok(switched)
+        });
+        match switched {
+            Ok((image, phases)) => {
+                self.is_sending.store(false, Ordering::SeqCst);
+                let directory = self.engine.records.directory().to_owned();
+                Ok(Dump { directory, images: vec![image], phases })
+            }
+            Err(error) => {
+                self.run_on(&machine)?;
+                Err(error)
+            }
+        }
+    }
+
+    fn resume(&self) -> Result<Running> {
+        let mut machine = lock(&self.machine);
+        if machine.record.state != State::Running {
+            machine.must_be(State::Stopped)?;
+            if let Err(error) = self.run_on(&machine) {
+                // An emulator that does not answer has no guest any more. Its end is what the node waits for.
+                machine.kill();
+                return Err(error);
+            }
+            self.engine.enter(&mut machine, State::Running)?;
+            let left = machine.console(&self.engine.records);
+            absent_is_fine(fs::remove_file(&left)).doing(|| format!("deleting {}", left.display()))?;
+        }
+        Ok(Running { pid: Some(machine.first_pid()?), phases: Phases::default() })
+    }
+
+    fn left_memory(&self) -> Result<Arc<dyn LeftMemory>> {
+        Err(Error::Other("the memory of a virtual machine cannot follow it".into()))
+    }
+}
+
+impl Drop for Departure {
+    /// Lets the guest of a move that ends early run at full speed again.
+    fn drop(&mut self) {
+        if self.is_sending.load(Ordering::SeqCst)
+            && let Ok(emulator) = self.emulator()
+        {
+            let _ended = migration::cancel(&mut lock(&emulator));
+        }
+    }
+}
+
+/// The reason why QEMU cannot migrate the machine, such as a device.
+fn blocked(machine: &Machine) -> Result<Option<Blocker>> {
+    let emulator = machine.emulator()?;
+    let answer = lock(&emulator).execute("query-migrate", serde_json::json!({}));
+    let answer = answer.doing(|| format!("asking the emulator of `{}`", machine.name()))?;
+    let reasons = answer["blocked-reasons"].as_array();
+    let reason = reasons.and_then(|reasons| reasons.first()?.as_str());
+    let blocker =
+        |reason| Blocker::new(format!("QEMU says: {reason}"), "remove that device from the machine");
+    Ok(reason.map(blocker))
+}
+
+/// Refuses a migration that is not where it should be.
+fn must_be(now: &Progress, status: Status, watch: &Watch<'_>) -> Result<()> {
+    match now.status {
+        found if found == status => Ok(()),
+        _ if (watch.cancelled)() => Err(Error::Cancelled),
+        Status::Active | Status::PreSwitchover | Status::Device => Err(not_moved(&QmpError::Refused(
+            "the guest writes to its memory faster than it can be sent".into(),
+        ))),
+        _ => Err(not_moved(&failed(now))),
+    }
+}
+
+fn phase(name: &str, since: Instant) -> Phase {
+    Phase { name: name.into(), elapsed_us: u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX) }
+}

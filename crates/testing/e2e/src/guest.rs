@@ -1,0 +1,98 @@
+//! A small guest for virtual machines: the kernel and the drivers of `scripts/guest-image.sh`, with a program of the test as its first.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use tempfile::TempDir;
+
+use crate::{common_files, program};
+
+/// Names the folder with the guest's kernel and initial RAM disk, instead of the script.
+const VARIABLE: &str = "TRANSHUME_GUEST";
+
+/// Building takes 2 minutes; a guest that is in the cache is there at once.
+const BUILD: Duration = Duration::from_secs(300);
+
+/// What the guest runs: `guest.sh` beside the tests.
+const SCRIPT: &str = include_str!("../tests/guest.sh");
+
+/// The files of the guest. Dropping this deletes those that are not in the cache.
+pub struct Guest {
+    /// The kernel.
+    pub kernel: PathBuf,
+    /// The initial RAM disk, whose `/counter` is the test's program.
+    pub initrd: PathBuf,
+    _folder: TempDir,
+}
+
+impl Guest {
+    /// Makes the initial RAM disk: the kernel unpacks an archive behind the first one into the same tree.
+    ///
+    /// # Errors
+    /// If the guest cannot be built.
+    pub fn make() -> Result<Self> {
+        let (cache, folder) = (cache()?, common_files::folder()?);
+        let mut archive = fs::read(cache.join("initrd")).with_context(|| format!("{}", cache.display()))?;
+        archive.resize(archive.len().next_multiple_of(4), 0);
+        archive.extend(member("counter", 0o100_755, SCRIPT.as_bytes()));
+        archive.extend(member("TRAILER!!!", 0, b""));
+        let initrd = folder.path().join("initrd");
+        fs::write(&initrd, archive)?;
+        Ok(Self { kernel: cache.join("vmlinuz"), initrd, _folder: folder })
+    }
+
+    /// The options of `transhume run` for it; `append` are further arguments for the kernel and the program.
+    #[must_use]
+    pub fn options(&self, append: &str) -> Vec<String> {
+        let text = |path: &Path| path.display().to_string();
+        let append = format!("--append=quiet rdinit=/counter {append}");
+        let options = ["--vm", "--kernel", &text(&self.kernel), "--initrd", &text(&self.initrd)];
+        options.into_iter().map(str::to_owned).chain([append]).collect()
+    }
+}
+
+fn cache() -> Result<PathBuf> {
+    if let Some(folder) = env::var_os(VARIABLE) {
+        return Ok(folder.into());
+    }
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../scripts/guest-image.sh");
+    let ended = program::run(&mut Command::new(script), BUILD)?.success()?;
+    ended.lines.last().map(PathBuf::from).context("scripts/guest-image.sh names no folder")
+}
+
+/// A member of an archive in cpio's `newc` format.
+fn member(name: &str, mode: u32, contents: &[u8]) -> Vec<u8> {
+    let length = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
+    let fields = [0, mode, 0, 0, 1, 0, length(contents.len()), 0, 0, 0, 0, length(name.len() + 1), 0];
+    let mut member = String::from("070701");
+    member.extend(fields.map(|field| format!("{field:08x}")));
+    let mut member = [member.as_bytes(), name.as_bytes(), b"\0"].concat();
+    member.resize(member.len().next_multiple_of(4), 0);
+    member.extend(contents);
+    member.resize(member.len().next_multiple_of(4), 0);
+    member
+}
+
+/// The numbers that the guest has counted, from its console.
+///
+/// # Errors
+/// If one is missing or comes twice, or the guest reports a fault.
+pub fn counted(console: &[String]) -> Result<u64> {
+    let mut last = None;
+    for line in console {
+        let line = line.trim_end();
+        ensure!(!line.contains("BAD") && !line.contains("panic") && !line.contains("BUG:"), "{line}");
+        // The last line may be incomplete.
+        let Some(number) = line.strip_prefix("count ").and_then(|number| number.strip_suffix(" .")) else {
+            continue;
+        };
+        let number: u64 = number.parse()?;
+        ensure!(last.is_none_or(|last| number == last + 1), "{number} follows {last:?}");
+        last = Some(number);
+    }
+    Ok(last.unwrap_or(0))
+}

@@ -1,0 +1,192 @@
+//! Virtual machines that move between the hosts of a lab.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+use api::{Client, Event, MoveReport, Outcome, Phase, State};
+use e2e::common_files;
+use e2e::guest::{Guest, counted};
+use e2e::program;
+use e2e::testlab::{TestLab, report};
+use tempfile::NamedTempFile;
+
+const NAME: &str = "guest";
+
+/// The blocks of a disk that the guest writes to, and their size in bytes.
+const BLOCKS: u64 = 1024;
+const BLOCK: usize = 4096;
+
+/// A machine on h1 that has booted.
+struct Booted {
+    lab: TestLab,
+    address: String,
+    _guest: Guest,
+}
+
+impl Booted {
+    fn begin(options: &[&str], append: &str) -> Result<Self> {
+        let (lab, guest) = (TestLab::up(2)?, Guest::make()?);
+        let started = Self::run(&lab, &guest, &[&["--memory", "128M"], options].concat(), append)?;
+        ensure!(started.status.success(), "{}\n{}", started.errors, lab.logs());
+        let address = lab.instance(NAME)?.address;
+        let booted = Self { lab, address, _guest: guest };
+        booted.counts_on()?;
+        Ok(booted)
+    }
+
+    fn run(lab: &TestLab, guest: &Guest, options: &[&str], append: &str) -> Result<program::Ended> {
+        let given = guest.options(append);
+        let given: Vec<&str> = given.iter().map(String::as_str).collect();
+        lab.transhume(&[&["run", "--name", NAME, "--host", "h1", "--detach"], &given[..], options].concat())
+    }
+
+    /// The last number on the console, on which all numbers come once and in order.
+    fn counted(&self) -> Result<u64> {
+        counted(&self.lab.transhume(&["logs", NAME])?.success()?.lines)
+    }
+
+    /// Waits until the guest has counted to further numbers.
+    fn counts_on(&self) -> Result<u64> {
+        let (before, mut now) = (self.counted()?, 0);
+        self.lab.eventually("the guest counts on", || {
+            now = self.counted()?;
+            Ok(now > before + 2)
+        })?;
+        Ok(now)
+    }
+
+    /// Whether the guest answers a request from the other end of the network, in two seconds.
+    fn answers(&self) -> Result<()> {
+        let ping = ["exec", "h2", "--", "ping", "-c", "3", "-i", "0.2", "-W", "2", &self.address];
+        self.lab.transhume(&[&["lab"], &ping[..]].concat())?.success().map(drop)
+    }
+
+    /// Begins a move to h2, and waits until memory is being sent.
+    fn begin_to_copy(&self) -> Result<Client> {
+        let mut moving = self.lab.begin_move(NAME, "h2")?;
+        loop {
+            match moving.next_event()? {
+                Event::Phase { phase: Phase::Precopy, .. } => return Ok(moving),
+                event => ensure!(!event.is_last(), "{event:?}"),
+            }
+        }
+    }
+
+    /// The emulators of the lab: of machines that came from another host, or of others.
+    fn emulators(&self, is_incoming: bool) -> Vec<lab::process::Identity> {
+        self.lab.find(|words| {
+            words.first().is_some_and(|word| word.contains("qemu-system"))
+                && words.contains(&"-incoming") == is_incoming
+        })
+    }
+
+    fn kill_emulator(&self, is_incoming: bool) -> Result<()> {
+        let found = self.emulators(is_incoming);
+        ensure!(found.len() == 1, "{found:?}");
+        // SAFETY: no memory is passed; the process is one of this lab's.
+        unsafe { libc::kill(found[0].pid, libc::SIGKILL) };
+        Ok(())
+    }
+}
+
+fn outcome(mut moving: Client) -> Result<MoveReport> {
+    report(&mut moving)
+}
+
+/// Numbers that the guest writes to a disk of [`BLOCKS`] blocks: the last that was written to each.
+fn check_disk(path: &Path, counted: u64) -> Result<()> {
+    let disk = fs::read(path)?;
+    for number in counted.saturating_sub(BLOCKS - 2).max(1)..=counted {
+        let block = disk.chunks(BLOCK).nth((number % BLOCKS) as usize).unwrap_or_default();
+        let found = String::from_utf8_lossy(block).trim().to_owned();
+        ensure!(found == number.to_string(), "block {number} has {found}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_machine_moves_and_loses_neither_output_nor_blocks() -> Result<()> {
+    let _shared = e2e::shared();
+    let disk = NamedTempFile::new_in(common_files::PARENT)?;
+    disk.as_file().set_len(BLOCKS * BLOCK as u64)?;
+    let option = format!("{},shared", disk.path().display());
+    let booted = Booted::begin(&["--disk", &option], "dirty=4 disks=vda")?;
+    for host in ["h2", "h1", "h2"] {
+        let before = booted.counts_on()?;
+        booted.lab.move_to(NAME, host)?;
+        booted.answers()?;
+        ensure!(booted.counts_on()? > before);
+        ensure!(booted.emulators(true).len() + booted.emulators(false).len() == 1);
+    }
+    booted.lab.transhume(&["kill", NAME])?.success()?;
+    booted.lab.eventually("the machine has ended", || {
+        let ended = matches!(booted.lab.instance(NAME)?.state, State::Exited { .. });
+        Ok(ended && booted.emulators(true).is_empty())
+    })?;
+    check_disk(disk.path(), booted.counted()?)
+}
+
+#[test]
+fn a_machine_with_a_local_disk_runs_and_says_why_it_stays() -> Result<()> {
+    let _shared = e2e::shared();
+    let disk = NamedTempFile::new_in(common_files::PARENT)?;
+    disk.as_file().set_len(BLOCKS * BLOCK as u64)?;
+    let booted = Booted::begin(&["--disk", &disk.path().display().to_string()], "disks=vda")?;
+    let moved = booted.lab.transhume(&["move", NAME, "h2"])?;
+    let says = moved.errors.contains("the contents of the local disk")
+        && moved.errors.contains("`--disk FILE,shared`");
+    ensure!(!moved.status.success() && says, "{}", moved.errors);
+    booted.counts_on().map(drop)
+}
+
+#[test]
+fn a_machine_runs_on_if_the_destinations_emulator_or_node_dies() -> Result<()> {
+    let _shared = e2e::shared();
+    let booted = Booted::begin(&[], "dirty=4")?;
+    let moving = booted.begin_to_copy()?;
+    booted.kill_emulator(true)?;
+    let report = outcome(moving)?;
+    ensure!(report.outcome != Outcome::Moved, "{report:?}");
+    booted.lab.settled(NAME)?;
+    booted.counts_on()?;
+    booted.answers()?;
+    ensure!(booted.emulators(true).is_empty() && booted.emulators(false).len() == 1);
+
+    // A machine outlives its node, and the next node finds it.
+    booted.lab.lab.kill("h1".parse()?)?;
+    booted.lab.lab.start("h1".parse()?)?;
+    booted.lab.settled(NAME)?;
+    booted.lab.move_to(NAME, "h2")?;
+    booted.answers()?;
+
+    // Without its emulator, nothing is left of it anywhere.
+    let mut moving = booted.lab.begin_move(NAME, "h1")?;
+    booted.lab.eventually("the other emulator is there", || Ok(booted.emulators(true).len() == 2))?;
+    let source = booted.emulators(true).into_iter().min_by_key(|process| process.pid);
+    // SAFETY: no memory is passed; the process is one of this lab's.
+    source.iter().for_each(|source| unsafe {
+        libc::kill(source.pid, libc::SIGKILL);
+    });
+    while moving.next_event().is_ok_and(|event| !event.is_last()) {}
+    booted.lab.eventually("no copy is left", || {
+        let ended = matches!(booted.lab.instance(NAME)?.state, State::Exited { .. } | State::Lost { .. });
+        Ok(ended && booted.emulators(true).is_empty() && booted.emulators(false).is_empty())
+    })
+}
+
+#[test]
+fn bad_options_are_refused_in_words() -> Result<()> {
+    let _shared = e2e::shared();
+    let (lab, guest) = (TestLab::up(1)?, Guest::make()?);
+    let refused = |options: &[&str], reason: &str| {
+        let ended = Booted::run(&lab, &guest, options, "")?;
+        ensure!(!ended.status.success() && ended.errors.contains(reason), "{options:?}: {}", ended.errors);
+        Ok(())
+    };
+    refused(&["--machine", "pc-q35-99.0"], "no machine type `pc-q35-99.0`")?;
+    refused(&["--cpu-model", "abacus"], "no CPU model `abacus`")?;
+    refused(&["--memory", "900G"], "MiB are free")?;
+    refused(&["--disk", "/nowhere/disk.img"], "/nowhere/disk.img cannot be read")?;
+    refused(&["--cpus", "1.5"], "1 to 64 whole processors")
+}
