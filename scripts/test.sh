@@ -46,6 +46,7 @@ check)
 esac
 readonly profile=${1:-default}
 
+as_root=()
 # Namespaces and CRIU need root. An ordinary user builds as himself and runs all tests as root.
 if [ "$profile" = default ] && [ "$(id -u)" != 0 ]; then
     command -v sudo >/dev/null || {
@@ -53,6 +54,7 @@ if [ "$profile" = default ] && [ "$(id -u)" != 0 ]; then
         exit 1
     }
     export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER='sudo -E'
+    as_root=(sudo -E)
 fi
 export PATH=$PATH:$HOME/.cargo/bin CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-auto}
 nextest=$(scripts/nextest.sh) || exit 1
@@ -60,6 +62,11 @@ nextest=$(scripts/nextest.sh) || exit 1
 # Most tests mostly wait, so lints hardly disturb them. Two cargos in one target directory would wait for each other.
 lint() {
     exec nice -n 19 cargo clippy --locked --quiet --workspace --all-targets --target-dir target/lints -- -D warnings
+}
+
+# The guest that machines of tests boot: mostly it waits for packages, so the build hardly disturbs it.
+make_guest() {
+    exec nice -n 5 "${as_root[@]}" scripts/guest-image.sh
 }
 
 # A renamed test would leave its place in .config/nextest.toml without a word.
@@ -83,14 +90,24 @@ run_tests() {
 
 # Tests of all packages at once, built before: each package has the same features in all steps, and is built once.
 # Documentation has no tests: nextest would not run them.
+if [ "$profile" = default ]; then
+    guest=$(mktemp)
+    make_guest >"$guest" 2>&1 &
+    making=$!
+    trap 'kill $making 2>/dev/null; rm -f "$guest"' EXIT
+fi
 step build cargo build --locked --quiet --workspace --all-targets
 [ "$failed" = 0 ] || finish
+if [ "$profile" = default ]; then
+    step guest wait $making
+    cat "$guest"
+fi
 step format cargo fmt --all --check
 step filters check_filters
 lints=$(mktemp)
 lint >"$lints" 2>&1 &
 linting=$!
-trap 'kill $linting 2>/dev/null; rm -f "$lints"' EXIT
+trap 'kill $linting 2>/dev/null; rm -f "$lints" ${guest:+"$guest"}' EXIT
 step tests run_tests
 step clippy wait $linting
 cat "$lints"
