@@ -305,7 +305,7 @@ impl ProcessEngine {
     /// If the record cannot be written.
     pub fn finish_postcopy(&self, name: &InstanceName) -> Result<()> {
         let instance = self.find(name)?;
-        lock(&instance).be_whole(&self.records)
+        lock(&instance).finish_postcopy(&self.records)
     }
 
     /// Source, after [`ProcessEngine::suspend`]: returns access to the memory of the stopped instance.

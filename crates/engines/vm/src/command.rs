@@ -149,7 +149,7 @@ pub mod tests {
         assert_eq!((value_of(&line, "-m"), value_of(&line, "-smp")), ("512M", "2"));
         assert_eq!(value_of(&line, "-append"), "console=ttyS0 ip=10.77.1.1:::255.255.0.0::eth0:off quiet");
         let nic = "virtio-net-pci,netdev=net0,mac=02:00:00:00:00:a1,host_mtu=1450,romfile=";
-        assert_eq!(value_of(&line, "-device"), nic);
+        assert!(line.windows(2).any(|words| words == ["-device", nic]), "{line:?}");
     }
 
     #[test]

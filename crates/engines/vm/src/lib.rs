@@ -31,12 +31,13 @@
 //! * [`source`], [`destination`]: the two sides of a move. [`migration`]: QEMU's migration as both follow it.
 //! * [`machine`]: a machine's resources on this host. [`record`]: its durable record. [`recovering`]: finds it after a restart of the node.
 //! * [`command`]: QEMU's command line. [`emulator`]: the installed QEMU and its abilities. [`qmp`]: the client of its control socket.
-//! * [`network`]: the TAP. [`disks`]: formats, options and identities of disks. [`console`]: serial output that has not reached the node.
+//! * [`network`]: the TAP. [`dhcp`]: tells the guest its address there. [`disks`]: formats, options and identities of disks. [`console`]: serial output that has not reached the node.
 //! * [`needs`]: the needs of a machine at its destination. [`error`]: errors.
 
 mod command;
 mod console;
 mod destination;
+mod dhcp;
 mod disks;
 mod emulator;
 mod engine;

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -17,6 +17,7 @@ use instance::{InstanceName, InstanceSpec, Kind, Program, VmSpec, Workload};
 use serde_json::json;
 
 use crate::command::{self, Begin};
+use crate::dhcp::DhcpServer;
 use crate::engine::Config;
 use crate::error::{Doing, not_started};
 use crate::network;
@@ -37,6 +38,8 @@ pub struct Machine {
     pub namespace: OwnedFd,
     /// The wired device there.
     pub link: Link,
+    /// Tells the guest its address.
+    _dhcp: DhcpServer,
     /// Its first process, the parent of the emulator.
     pub first: Option<Task>,
     /// The connection to the emulator. It has a lock of its own, so that a long call does not keep the machine.
@@ -53,7 +56,8 @@ impl Machine {
             .doing(|| format!("making the link of `{}` to the {kind}", spec.name))?;
         let joined = network::join(namespace.as_fd(), spec.network.address, spec.network.mtu);
         joined.doing(|| format!("making the TAP of `{}`", spec.name))?;
-        Ok(Self { record, namespace, link, first: None, qmp: None })
+        let dhcp = dhcp(namespace.as_fd(), spec)?;
+        Ok(Self { record, namespace, link, _dhcp: dhcp, first: None, qmp: None })
     }
 
     /// Takes over the devices of a machine whose first process runs.
@@ -62,7 +66,8 @@ impl Machine {
         let namespace: OwnedFd = File::open(&path).doing(|| format!("opening {path}"))?.into();
         let link = Link::find(namespace.as_fd(), &record.spec, wiring);
         let link = link.doing(|| format!("finding the link of `{}`", record.spec.name))?;
-        Ok(Self { record, namespace, link, first: Some(first), qmp: None })
+        let dhcp = dhcp(namespace.as_fd(), &record.spec)?;
+        Ok(Self { record, namespace, link, _dhcp: dhcp, first: Some(first), qmp: None })
     }
 
     /// Its name.
@@ -216,6 +221,11 @@ impl Machine {
     pub fn console(&self, records: &Records) -> std::path::PathBuf {
         records.file(self.name(), CONSOLE)
     }
+}
+
+fn dhcp(namespace: BorrowedFd<'_>, spec: &InstanceSpec) -> Result<DhcpServer> {
+    let started = DhcpServer::start(namespace, network::TAP, spec.network);
+    started.doing(|| format!("starting the DHCP server of `{}`", spec.name))
 }
 
 /// The specification as a virtual machine.

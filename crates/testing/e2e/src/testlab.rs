@@ -323,7 +323,7 @@ impl TestLab {
 
 /// Each host has its own, but all see the tests' programs, wherever this repository is.
 fn files() -> Result<Files> {
-    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize()?;
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").canonicalize()?;
     Ok(Files::Own { shared: vec![repository] })
 }
 

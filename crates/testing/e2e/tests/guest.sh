@@ -1,6 +1,6 @@
 #!/bin/busybox sh
 # The program of a small guest. It counts on the console, answers on the network, writes to memory, and checks its disks.
-# Kernel arguments: ip=ADDRESS:::MASK::…, dirty=MIB, disks=NAMES (such as vda,vdb).
+# Kernel arguments: ip=ADDRESS:::MASK::…, dhcp (instead of ip), dirty=MIB, disks=NAMES (such as vda,vdb).
 /bin/busybox mkdir -p /proc /dev /tmp
 /bin/busybox --install -s /bin
 export PATH=/bin
@@ -8,18 +8,27 @@ mount -t proc proc /proc
 mount -t devtmpfs devtmpfs /dev
 mount -t tmpfs tmpfs /tmp
 while read -r module; do insmod "/modules/$module"; done </modules/order
-disks=
+disks= address= mask=
 for word in $(cat /proc/cmdline); do
     case $word in
     ip=*)
         address=${word#ip=}
         mask=${address#*:*:*:}
-        ifconfig eth0 "${address%%:*}" netmask "${mask%%:*}" up
         ;;
+    dhcp) address= ;;
     dirty=*) (while :; do dd if=/dev/urandom of=/tmp/f bs=64k count=$((${word#dirty=} * 16)) conv=notrunc; done) 2>/dev/null & ;;
     disks=*) disks=$(echo "${word#disks=}" | tr , ' ') ;;
     esac
 done
+if [ "$address" ]; then
+    ifconfig eth0 "${address%%:*}" netmask "${mask%%:*}" up
+else
+    ifconfig eth0 up
+    # shellcheck disable=SC2016
+    printf '#!/bin/sh\n[ "$1" != bound ] || ifconfig eth0 "$ip" netmask "$subnet" mtu "$mtu"\n' >/tmp/lease
+    chmod +x /tmp/lease
+    udhcpc -i eth0 -n -q -f -O mtu -s /tmp/lease >/dev/null 2>&1 || echo 'BAD: no address by DHCP'
+fi
 
 # Block N of 1024 has the last number that was written there, as text of 4096 bytes.
 check() { # disk number

@@ -311,14 +311,14 @@ impl Pager {
                 }
             }
             if !self.is_whole && self.spaces.iter().all(|space| space.owed.is_empty()) {
-                self.be_whole();
+                self.finish_postcopy();
             }
         }
         Ok(())
     }
 
     /// Completes post-copy: the kernel too fills untouched pages with zeros.
-    fn be_whole(&mut self) {
+    fn finish_postcopy(&mut self) {
         self.kept.dismiss();
         self.spaces.clear();
         self.is_whole = true;

@@ -187,7 +187,7 @@ const SHELL: &[&str] = &[
 
 /// Writes an image as an OCI image layout.
 fn write_image(layout: &Path, image: &[&str]) -> Result<()> {
-    const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../engines/tests/process/image.sh");
+    const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../engines/criu/tests/process/image.sh");
     program::run(Command::new(SCRIPT).arg(layout).args(image), LIMIT)?.success().map(drop)
 }
 

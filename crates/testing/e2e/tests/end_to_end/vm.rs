@@ -143,7 +143,7 @@ fn a_machine_with_a_local_disk_runs_and_says_why_it_stays() -> Result<()> {
 #[test]
 fn a_machine_runs_on_if_the_destinations_emulator_or_node_dies() -> Result<()> {
     let _shared = e2e::shared();
-    let booted = Booted::begin(&[], "dirty=4")?;
+    let booted = Booted::begin(&[], "dhcp dirty=4")?;
     let moving = booted.begin_to_copy()?;
     booted.kill_emulator(true)?;
     let report = outcome(moving)?;

@@ -50,7 +50,7 @@ impl Tree {
     }
 
     /// Records that no page is missing any more.
-    pub fn be_whole(&mut self, records: &Records) -> Result<()> {
+    pub fn finish_postcopy(&mut self, records: &Records) -> Result<()> {
         self.record.pager = None;
         records.save(&self.record)?;
         let dismissed = self.pager.take().map_or(Ok(()), Pager::dismiss);
