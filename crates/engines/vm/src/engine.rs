@@ -1,9 +1,7 @@
 //! The engine of a host, and one machine there.
 
 use std::collections::HashMap;
-use std::ffi::OsString;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -17,29 +15,16 @@ use fabric::NetworkKind;
 use instance::{Blocker, InstanceName, InstanceSpec, Kind};
 
 use crate::command::Begin;
+use crate::config::Config;
 use crate::destination::Arrival;
 use crate::emulator::Emulator;
 use crate::error::Doing;
-use crate::machine::{Machine, lock, vm_of};
+use crate::lock::lock;
+use crate::machine::{Machine, vm_of};
 use crate::migration;
 use crate::needs;
 use crate::record::{Hardware, Record, Records};
 use crate::source::Departure;
-
-/// The configuration of the engine.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// The emulator: a path, or a name that is found by `PATH`.
-    pub emulator: PathBuf,
-    /// The directory for records of machines; used by this node alone.
-    pub state: PathBuf,
-    /// The bridge to which machines are linked, in the network namespace of this process.
-    pub bridge: String,
-    /// The overlay, if this host is part of one.
-    pub overlay: Option<Arc<dyn Wiring>>,
-    /// The command that runs [`engine_criu::init::run`] with further arguments: the first process of a machine.
-    pub init: Vec<OsString>,
-}
 
 /// The engine; one for each state directory.
 pub struct VmEngine {

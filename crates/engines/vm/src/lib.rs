@@ -27,7 +27,7 @@
 //! **Never two running**: a QEMU at the destination starts its processors only by `cont`, which only [`release`](destination) sends. A
 //! QEMU at the source stays in `postmigrate` until [`resume`](source).
 //!
-//! * [`engine`]: the engine, and one machine on its host.
+//! * [`engine`]: the engine, and one machine on its host. [`config`]: its configuration. [`lock`]: locks.
 //! * [`source`], [`destination`]: the two sides of a move. [`migration`]: QEMU's migration as both follow it.
 //! * [`machine`]: a machine's resources on this host. [`record`]: its durable record. [`recovering`]: finds it after a restart of the node.
 //! * [`command`]: QEMU's command line. [`emulator`]: the installed QEMU and its abilities. [`qmp`]: the client of its control socket.
@@ -35,6 +35,7 @@
 //! * [`needs`]: the needs of a machine at its destination. [`error`]: errors.
 
 mod command;
+mod config;
 mod console;
 mod destination;
 mod dhcp;
@@ -42,6 +43,7 @@ mod disks;
 mod emulator;
 mod engine;
 mod error;
+mod lock;
 mod machine;
 mod migration;
 mod needs;
@@ -51,4 +53,5 @@ mod record;
 mod recovering;
 mod source;
 
-pub use engine::{Config, VmEngine};
+pub use config::Config;
+pub use engine::VmEngine;

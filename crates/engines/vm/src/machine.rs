@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,9 +17,10 @@ use instance::{InstanceName, InstanceSpec, Kind, Program, VmSpec, Workload};
 use serde_json::json;
 
 use crate::command::{self, Begin};
+use crate::config::Config;
 use crate::dhcp::DhcpServer;
-use crate::engine::Config;
 use crate::error::{Doing, not_started};
+use crate::lock::lock;
 use crate::network;
 use crate::qmp::{Qmp, QmpError};
 use crate::record::{CONSOLE, ERRORS, PORT, Record, Records, SOCKET, file_name};
@@ -245,14 +246,6 @@ fn launcher(emulator: &Path, arguments: Vec<String>, records: &Records, name: &I
     let first = ["/bin/sh".into(), "-c".into(), WITH_ERRORS.into(), file_name(name, ERRORS)];
     let command = first.into_iter().chain([emulator.display().to_string()]).chain(arguments);
     Program { directory: records.directory().to_owned(), ..Program::new(command) }
-}
-
-/// Locks a mutex.
-///
-/// # Panics
-/// If a thread has panicked while it held the lock: what it guards may be half done.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("a thread panicked while it held this lock, so what it guards cannot be relied upon")
 }
 
 /// QEMU's own message, without its program's name.

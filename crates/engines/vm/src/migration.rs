@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::machine::lock;
+use crate::lock::lock;
 use crate::qmp::{Qmp, QmpError, Result};
 
 /// The name of the channel, and of its descriptor in QEMU.

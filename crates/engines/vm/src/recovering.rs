@@ -17,7 +17,8 @@ use engine_criu::shared::Task;
 
 use crate::engine::VmEngine;
 use crate::error::Doing;
-use crate::machine::{Machine, lock};
+use crate::lock::lock;
+use crate::machine::Machine;
 use crate::migration;
 use crate::record::Record;
 
