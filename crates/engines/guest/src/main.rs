@@ -1,6 +1,7 @@
 //! `transhume-guest`: the agent in a virtual machine.
 
-use std::path::{Path, PathBuf};
+use std::convert::Infallible;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::{env, fs, io};
 
@@ -18,13 +19,13 @@ The agent runs until it is killed. Programs that use RDMA find it by themselves.
 
 Examples:
   transhume-guest &
-  transhume-guest /dev/virtio-ports/org.transhume.guest.0";
+  transhume-guest /dev/vport0p1";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
-    let device = match &arguments[..] {
-        [] => Port::device(),
-        [word] if !word.starts_with('-') => PathBuf::from(word),
+    let given = match &arguments[..] {
+        [] => None,
+        [word] if !word.starts_with('-') => Some(PathBuf::from(word)),
         [word] if word == "--help" || word == "-h" => {
             println!("{HELP}");
             return ExitCode::SUCCESS;
@@ -34,13 +35,16 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let Err(error) = run(&device);
-    eprintln!("transhume-guest: {}: {error}", device.display());
+    let Err(error) = run(given);
+    eprintln!("transhume-guest: {error}");
     ExitCode::FAILURE
 }
 
-fn run(device: &Path) -> io::Result<std::convert::Infallible> {
-    let port = Port::open(device)?;
+fn run(given: Option<PathBuf>) -> io::Result<Infallible> {
+    let device = given.map_or_else(Port::device, Ok)?;
+    let opened = Port::open(&device);
+    let port =
+        opened.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", device.display())))?;
     // Programs wait for their node where this folder is.
     fs::create_dir_all(CONTAINER_FOLDER)?;
     let listener = seqpacket::listen(SOCKET_NAME)?;

@@ -1,6 +1,6 @@
 //! The agent's end of the port.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -30,10 +30,20 @@ pub enum Heard {
 }
 
 impl Port {
-    /// The device of the machine's port.
-    #[must_use]
-    pub fn device() -> PathBuf {
-        Path::new("/dev/virtio-ports").join(PORT)
+    /// The device of the machine's port, found without the links that udev makes.
+    ///
+    /// # Errors
+    /// If the machine has no such port, or its kernel no driver for it.
+    pub fn device() -> io::Result<PathBuf> {
+        let missing =
+            || io::Error::new(io::ErrorKind::NotFound, format!("there is no virtio-serial port {PORT}"));
+        for entry in fs::read_dir("/sys/class/virtio-ports").map_err(|_| missing())? {
+            let entry = entry?;
+            if fs::read_to_string(entry.path().join("name")).is_ok_and(|name| name.trim() == PORT) {
+                return Ok(Path::new("/dev").join(entry.file_name()));
+            }
+        }
+        Err(missing())
     }
 
     /// Opens a port's device.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use tempfile::TempDir;
 
-use crate::{common_files, program};
+use crate::{artifacts, check, common_files, program};
 
 /// Names the folder with the guest's kernel and initial RAM disk, instead of the script.
 const VARIABLE: &str = "TRANSHUME_GUEST";
@@ -19,6 +19,9 @@ const BUILD: Duration = Duration::from_secs(300);
 
 /// What the guest runs: `guest.sh` beside the tests.
 const SCRIPT: &str = include_str!("../tests/guest.sh");
+
+/// What a guest runs whose program uses RDMA.
+const RDMA_SCRIPT: &str = include_str!("../tests/guest-rdma.sh");
 
 /// The files of the guest. Dropping this deletes those that are not in the cache.
 pub struct Guest {
@@ -35,10 +38,48 @@ impl Guest {
     /// # Errors
     /// If the guest cannot be built.
     pub fn make() -> Result<Self> {
+        Self::with(SCRIPT, &[])
+    }
+
+    /// A guest whose program uses RDMA: it has the agent, the library and the checking workload.
+    ///
+    /// # Errors
+    /// If the guest cannot be built, or they have not been.
+    pub fn with_rdma() -> Result<Self> {
+        // The program's interpreter, where the program looks for it, and the libraries of all.
+        let system = [
+            "/lib64/ld-linux-x86-64.so.2",
+            "/lib/x86_64-linux-gnu/libc.so.6",
+            "/lib/x86_64-linux-gnu/libgcc_s.so.1",
+        ];
+        let own = [
+            artifacts::built("transhume-guest")?,
+            artifacts::built("libibverbs.so")?,
+            artifacts::built(check::PROGRAM)?,
+        ];
+        let mut files = Vec::new();
+        for path in system.map(PathBuf::from).into_iter().chain(own) {
+            let name = path.file_name().context("a file")?.to_string_lossy().into_owned();
+            let folder = if path.starts_with("/lib64") { "lib64" } else { "rdma" };
+            files.push((
+                format!("{folder}/{name}"),
+                fs::read(&path).with_context(|| format!("{}", path.display()))?,
+            ));
+        }
+        Self::with(RDMA_SCRIPT, &files)
+    }
+
+    fn with(script: &str, files: &[(String, Vec<u8>)]) -> Result<Self> {
         let (cache, folder) = (cache()?, common_files::folder()?);
         let mut archive = fs::read(cache.join("initrd")).with_context(|| format!("{}", cache.display()))?;
         archive.resize(archive.len().next_multiple_of(4), 0);
-        archive.extend(member("counter", 0o100_755, SCRIPT.as_bytes()));
+        archive.extend(member("counter", 0o100_755, script.as_bytes()));
+        for folder in ["lib64", "rdma"] {
+            archive.extend(member(folder, 0o040_755, b""));
+        }
+        for (name, contents) in files {
+            archive.extend(member(name, 0o100_755, contents));
+        }
         archive.extend(member("TRAILER!!!", 0, b""));
         let initrd = folder.path().join("initrd");
         fs::write(&initrd, archive)?;

@@ -2,16 +2,21 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use api::{Client, Event, MoveReport, Outcome, Phase, State};
-use e2e::common_files;
+use e2e::check::{self, Check};
 use e2e::guest::{Guest, counted};
-use e2e::program;
+use e2e::program::{self, Program};
 use e2e::testlab::{TestLab, report};
+use e2e::{artifacts, common_files};
 use tempfile::NamedTempFile;
 
 const NAME: &str = "guest";
+
+/// How long a guest may take to boot.
+const BOOT: Duration = Duration::from_secs(60);
 
 /// The blocks of a disk that the guest writes to, and their size in bytes.
 const BLOCKS: u64 = 1024;
@@ -173,6 +178,32 @@ fn a_machine_runs_on_if_the_destinations_emulator_or_node_dies() -> Result<()> {
         let ended = matches!(booted.lab.instance(NAME)?.state, State::Exited { .. } | State::Lost { .. });
         Ok(ended && booted.emulators(true).is_empty() && booted.emulators(false).is_empty())
     })
+}
+
+/// The program is the server of the checking workload, whose client is a process on the other host.
+#[test]
+fn a_program_in_a_machine_keeps_its_queue_pairs_over_moves() -> Result<()> {
+    let _shared = e2e::shared();
+    let (lab, guest) = (TestLab::up(2)?, Guest::with_rdma()?);
+    let options = guest.options("");
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    let run = [&["run", "--name", NAME, "--host", "h1", "--memory", "512M"], &options[..]].concat();
+    let mut server = Program::start(&mut lab.command(&run))?;
+    let listening = server.wait_for(BOOT, check::listening).with_context(|| lab.logs())?;
+    let port = listening.rsplit(':').next().context("no port")?;
+    let server_address = format!("{}:{port}", lab.instance(NAME)?.address);
+
+    let program = artifacts::built(check::PROGRAM)?;
+    let line = ["client", &server_address, "--qps", "16", "--max-size", "4096"];
+    let mut client = lab.command(&["run", "--name", "client", "--host", "h2", "--"]);
+    let client = Program::start(client.arg(program).args(line).args(check::COMMON))?;
+    let mut check = Check { server, client };
+    for (name, host) in [(NAME, "h2"), ("client", "h1"), (NAME, "h1"), ("client", "h2")] {
+        check.progress().with_context(|| lab.logs())?;
+        lab.move_to(name, host)?;
+    }
+    check.progress().with_context(|| lab.logs())?;
+    lab.end_check(check).map(drop)
 }
 
 #[test]
