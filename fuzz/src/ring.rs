@@ -11,7 +11,7 @@ use softhca::{Interest, Stream};
 use crate::input::Input;
 use crate::link::arena::Guarded;
 
-/// The layout of a link's memory, as `softhca/src/stream/shm.rs` and `ring.rs` have it.
+/// The layout of a link's memory, as `crates/rdma/softhca/src/stream/shm.rs` and `ring.rs` have it.
 const PAGE: usize = 4096;
 const CAPACITY: usize = 512 * 1024;
 const MEMORY: usize = PAGE + 2 * CAPACITY;

@@ -1,4 +1,4 @@
-//! Certificates that are not believed, and what is said about them.
+//! Rejected certificates and their error messages.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};

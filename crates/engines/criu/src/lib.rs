@@ -1,6 +1,6 @@
-//! Engines: start, check, dump, restore and end instances on their host.
+//! The engine for process trees and containers: starts, checks, dumps, restores and ends instances on their host.
 //!
-//! * `backend`: implements the traits of [`engine_api`] for the process engine.
+//! * `backend`: implements the traits of [`engine_api`].
 //! * [`engine`]: the states of an instance, and how a caller follows a call.
 //! * [`process`]: the engine for process trees and containers.
 //! * [`container`]: root file systems of containers.

@@ -98,7 +98,7 @@ async fn from_broker(
 /// The message for the agent in the place of a packet with a link.
 fn with_link(number: Connection, bytes: Vec<u8>, stream: TcpStream, links: &Links) -> io::Result<ToGuest> {
     let ToProcess::LinkUp { peer, .. } = attach::decode(&bytes).map_err(io::Error::other)? else {
-        return Err(io::Error::other("a descriptor came beside a message that is no link"));
+        return Err(io::Error::other("unexpected descriptor with a message other than a link"));
     };
     let refused = ToProcess::LinkRefused { peer, reason: LinkRefusal::Unreachable };
     let otherwise = attach::encode(&refused);

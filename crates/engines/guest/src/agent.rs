@@ -200,7 +200,7 @@ impl Agent {
             }
         };
         if let Err(error) = sent {
-            eprintln!("transhume-guest: the port takes nothing: {error}");
+            eprintln!("transhume-guest: cannot write to the port: {error}");
         }
     }
 }

@@ -56,7 +56,7 @@ impl Destination for Arrival {
         let mut blockers = Details::decode(needs)?.blockers(self.engine.emulator()?);
         blockers.extend(self.engine.lacks_memory(needs.memory, &self.name)?);
         if is_postcopy {
-            let what = "the memory of a virtual machine cannot follow it";
+            let what = "post-copy is not supported for virtual machines";
             blockers.push(Blocker::new(what, "move it without --post-copy"));
         }
         Ok(blockers)

@@ -111,7 +111,7 @@ fn blocker(DiskNeed { path, identity }: &DiskNeed, systems: &FileSystems) -> Opt
     match fs::metadata(path) {
         Err(error) => Some(Blocker::new(format!("the disk {place} cannot be read ({error})"), remedy)),
         Ok(found) if systems.identity(&found) != *identity => {
-            Some(Blocker::new(format!("{place} is another file than the machine's shared disk"), remedy))
+            Some(Blocker::new(format!("{place} is not the file that the source uses as shared disk"), remedy))
         }
         Ok(_) => None,
     }
@@ -155,7 +155,7 @@ mod tests {
         let mut needs = needs(&vm(&one, true));
         assert_eq!(blockers(&needs), []);
         needs[0].path = other;
-        assert!(blockers(&needs)[0].what.ends_with("is another file than the machine's shared disk"));
+        assert!(blockers(&needs)[0].what.ends_with("is not the file that the source uses as shared disk"));
     }
 
     #[test]

@@ -44,12 +44,7 @@ impl Details {
     /// # Errors
     /// If another release wrote them.
     pub fn decode(needs: &Needs) -> Result<Self> {
-        let wrong = |_| {
-            Error::unusable(
-                "the machine's needs are not those of this release",
-                "use one release on all hosts",
-            )
-        };
+        let wrong = |_| Error::unusable("the source runs another release", "use one release on all hosts");
         serde_json::from_slice(&needs.details).map_err(wrong)
     }
 

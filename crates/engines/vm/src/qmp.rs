@@ -221,7 +221,7 @@ fn timed_out() -> io::Error {
 }
 
 fn malformed() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "the answer is no QMP")
+    io::Error::new(io::ErrorKind::InvalidData, "QEMU sent an invalid QMP answer")
 }
 
 #[cfg(test)]
@@ -305,7 +305,7 @@ mod tests {
     #[test]
     fn a_server_of_another_protocol_is_refused() {
         let (qmp, script) = scripted("220 smtp ready\r\n", []);
-        assert!(qmp.unwrap_err().to_string().ends_with("the answer is no QMP"));
+        assert!(qmp.unwrap_err().to_string().ends_with("QEMU sent an invalid QMP answer"));
         script.join().unwrap();
     }
 }

@@ -157,7 +157,7 @@ impl Source for Departure {
     }
 
     fn left_memory(&self) -> Result<Arc<dyn LeftMemory>> {
-        Err(Error::Other("the memory of a virtual machine cannot follow it".into()))
+        Err(Error::Other("post-copy is not supported for virtual machines".into()))
     }
 }
 

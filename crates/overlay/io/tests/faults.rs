@@ -1,5 +1,5 @@
-//! Offloads begin to lie while traffic flows: the plane notices, and does their work itself. Each lie but that of the
-//! merging of datagrams (`src/faults.rs`) is the kernel's own.
+//! Offloads that misbehave while traffic flows: the plane notices, and does their work itself. The kernel causes each of
+//! these faults itself, except wrongly merged datagrams (`src/faults.rs`).
 
 #[allow(dead_code, reason = "other tests need more of it")]
 mod world;

@@ -22,7 +22,7 @@ const MOST_CPUS: f64 = 64.0;
 /// Options of virtual machines.
 #[derive(Args)]
 #[command(
-    next_help_heading = "Options of virtual machines (hosts need QEMU); `--memory` and `--cpus` hold for them too"
+    next_help_heading = "Options of virtual machines (hosts need QEMU); `--memory` and `--cpus` also apply to virtual machines"
 )]
 pub struct MachineOptions {
     /// Runs a virtual machine: its output is the serial console, and it ends when the guest powers off
@@ -37,8 +37,8 @@ pub struct MachineOptions {
     /// Arguments of the kernel, besides `console=` and `ip=`
     #[arg(long, value_name = "TEXT", requires = "kernel", default_value = "", hide_default_value = true)]
     append: String,
-    /// A disk: an image file at the same path on each host. With `local`, each host has a file of its own, whose contents move along;
-    /// with `shared`, all hosts have the same file [default: local]. Without `--kernel`, the machine boots the first disk
+    /// A disk: an image file at the same path on each host. With `shared`, all hosts have the same file; with `local`, each host
+    /// has a file of its own, and the machine cannot move yet [default: local]. Without `--kernel`, the machine boots the first disk
     #[arg(long = "disk", value_name = "FILE[,local|,shared]", requires = "vm")]
     disks: Vec<DiskOption>,
     /// The machine type [default: the newest q35 of the first host's QEMU]
@@ -62,7 +62,7 @@ impl MachineOptions {
         }
         let wrong = |what: &str, remedy: &str| Err(Failure::new(what, remedy).with_code(WRONG_USAGE));
         if !command.is_empty() {
-            return wrong("a virtual machine runs no command of yours", "start the program in the guest");
+            return wrong("`--vm` takes no command", "start the program in the guest");
         }
         if stdin {
             return wrong("a virtual machine has no standard input", "omit `--stdin`");
@@ -72,11 +72,14 @@ impl MachineOptions {
         }
         let memory_bytes = memory.unwrap_or(MEMORY);
         if memory_bytes % UNIT != 0 {
-            return wrong("the memory is no whole number of MiB", "pass `--memory` a number of M or G");
+            return wrong("`--memory` must be a multiple of 1 MiB", "pass a whole number of M or G");
         }
         let cpus = cpus.unwrap_or(1.0);
         if cpus.fract() != 0.0 || !(1.0..=MOST_CPUS).contains(&cpus) {
-            return wrong("a virtual machine has 1 to 64 whole processors", "pass `--cpus` such a number");
+            return wrong(
+                "`--cpus` of a virtual machine must be a whole number up to 64",
+                "pass a whole number from 1 to 64",
+            );
         }
         let disk = |disk: &DiskOption| Ok(Disk { path: absolute(&disk.path)?, is_shared: disk.is_shared });
         Ok(Some(Vm {

@@ -11,7 +11,7 @@ use moves::{HostName, MoveId};
 use super::base::Base;
 use super::ledger::Removed;
 
-/// The state of a feature. Only its own module can access it; the owner notifies it of events.
+/// The state of a feature. Its fields are private to its module; the owner notifies it of events.
 pub trait Feature: Any + Send + Sync {
     /// A record is durable, and `base` shows it.
     fn recorded(&mut self, _recorded: &Recorded<'_>, _base: &Base) {}

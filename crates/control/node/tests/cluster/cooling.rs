@@ -1,4 +1,4 @@
-//! What has moved is left alone until it has cooled down.
+//! Cool-down after a move.
 
 use api::{DrainRequest, MoveGroupRequest, PlannedMove};
 

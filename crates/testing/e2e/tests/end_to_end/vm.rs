@@ -219,5 +219,5 @@ fn bad_options_are_refused_in_words() -> Result<()> {
     refused(&["--cpu-model", "abacus"], "no CPU model `abacus`")?;
     refused(&["--memory", "900G"], "MiB are free")?;
     refused(&["--disk", "/nowhere/disk.img"], "/nowhere/disk.img cannot be read")?;
-    refused(&["--cpus", "1.5"], "1 to 64 whole processors")
+    refused(&["--cpus", "1.5"], "a whole number from 1 to 64")
 }
