@@ -20,10 +20,7 @@ use instance::Network;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags, netdevice, recv, send};
 
-use crate::network::HOST;
-
-/// The MAC of the server, the same on all hosts. Its address is [`HOST`].
-const SERVER_MAC: [u8; 6] = [0x02, 0x74, 0x72, 0xd4, 0xc5, 0x01];
+use crate::network::{HOST, HOST_MAC};
 
 const SERVER_PORT: u16 = 67;
 const CLIENT_PORT: u16 = 68;
@@ -130,7 +127,7 @@ impl Lease {
         let mut bytes = [0; LONGEST];
         let message = request.new_reply(address, Options::new(told)).encode(&mut bytes).ok()?;
         // Only the guest is at the other end of its TAP, whatever address it has by now.
-        let builder = PacketBuilder::ethernet2(SERVER_MAC, self.0.mac)
+        let builder = PacketBuilder::ethernet2(HOST_MAC, self.0.mac)
             .ipv4(HOST.octets(), Ipv4Addr::BROADCAST.octets(), 64)
             .udp(SERVER_PORT, CLIENT_PORT);
         let mut frame = Vec::with_capacity(builder.size(message.len()));

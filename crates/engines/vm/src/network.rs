@@ -20,6 +20,9 @@ use fabric::netns;
 /// The TAP's name in the instance's network namespace.
 pub const TAP: &str = "vm0";
 
+/// The host's MAC at the TAP: the same on all hosts, since guests remember it over moves.
+pub const HOST_MAC: [u8; 6] = [0x02, 0x74, 0x72, 0xd4, 0xc5, 0x01];
+
 /// The user `nobody`, as whom QEMU runs.
 const OWNER: libc::c_ulong = 65534;
 
@@ -31,7 +34,7 @@ pub fn join(namespace: BorrowedFd<'_>, address: Ipv4Addr, mtu: u32) -> io::Resul
     netns::enter(namespace, || {
         make_tap()?;
         let _without_ipv6 = fs::write(format!("/proc/sys/net/ipv6/conf/{TAP}/disable_ipv6"), "1");
-        netlink::set_mtu_and_up(TAP, mtu)?;
+        netlink::configure(TAP, HOST_MAC, mtu)?;
         let (tap, wired) = (index_of(TAP)?, index_of(DEVICE)?);
         for device in [tap, wired] {
             netlink::filter_incoming(device)?;

@@ -94,15 +94,6 @@ pub fn configure(name: &str, mac: [u8; 6], mtu: u32) -> io::Result<()> {
     request(libc::RTM_NEWLINK, 0, &link.0)
 }
 
-/// Sets the MTU (in bytes) of the link `name` of the calling thread's namespace, and brings it up.
-pub fn set_mtu_and_up(name: &str, mtu: u32) -> io::Result<()> {
-    let up = libc::IFF_UP as u32;
-    let mut link = Attributes(link_header(0, up, up).to_vec());
-    link.text(IFLA_IFNAME, name);
-    link.number(IFLA_MTU, mtu);
-    request(libc::RTM_NEWLINK, 0, &link.0)
-}
-
 /// Makes the link `name` a port of the bridge with this index, or of no bridge.
 pub fn set_bridge(name: &str, bridge: Option<u32>) -> io::Result<()> {
     let mut link = Attributes(link_header(0, 0, 0).to_vec());
