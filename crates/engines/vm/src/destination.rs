@@ -14,14 +14,16 @@ use instance::{Blocker, InstanceName, Region};
 
 use crate::command::Begin;
 use crate::console;
+use crate::disks::LocalDisk;
 use crate::engine::VmEngine;
 use crate::error::{Doing, not_restored};
 use crate::lock::lock;
 use crate::machine::Machine;
 use crate::migration;
+use crate::mirror;
 use crate::needs::Details;
 use crate::qmp::Qmp;
-use crate::record::{CONSOLE, file_name};
+use crate::record::{CONSOLE, NBD, file_name};
 
 /// A machine that comes to this host.
 pub struct Arrival {
@@ -34,6 +36,19 @@ pub struct Arrival {
 impl Arrival {
     fn machine(&self) -> Result<Arc<Mutex<Machine>>> {
         self.engine.find(&self.name)
+    }
+
+    /// Starts the emulator, which offers empty disks in the place of the local ones.
+    fn launch(&self, machine: &mut Machine, local: &[LocalDisk]) -> Result<Arc<Mutex<Qmp>>> {
+        let (program, records) = (&self.engine.emulator()?.program, &self.engine.records);
+        machine.make_disks(local, records)?;
+        machine.launch(&self.engine.config, program, records, Begin::Incoming)?;
+        let emulator = machine.emulator()?;
+        if !local.is_empty() {
+            let offered = mirror::offer(&mut lock(&emulator), &records.file(&self.name, NBD), local);
+            offered.map_err(not_restored)?;
+        }
+        Ok(emulator)
     }
 
     /// Waits until the emulator has the whole machine.
@@ -69,14 +84,15 @@ impl Destination for Arrival {
                 "start it again",
             ));
         };
-        let program = &self.engine.emulator()?.program;
-        let machine = self.engine.prepare(coming.spec, Details::decode(coming.needs)?.hardware)?;
-        let mut made = lock(&machine);
-        let launched = made.launch(&self.engine.config, program, &self.engine.records, Begin::Incoming);
-        let emulator = launched.and_then(|()| made.emulator());
-        drop(made);
+        let Details { hardware, local, .. } = Details::decode(coming.needs)?;
+        let machine = self.engine.prepare(coming.spec, hardware)?;
+        let emulator = self.launch(&mut lock(&machine), &local);
         match emulator {
             Ok(emulator) => {
+                let socket = self.engine.records.file(&self.name, NBD);
+                for disk in &local {
+                    mirror::carry(channels.clone(), disk, socket.clone());
+                }
                 let emulator = Arc::downgrade(&emulator);
                 thread::spawn(move || receive(&emulator, &channels));
                 Ok(())
@@ -106,6 +122,9 @@ impl Destination for Arrival {
         machine.must_be(State::Prepared)?;
         let began = Instant::now();
         Self::await_whole(&*machine.emulator()?, watch)?;
+        if !machine.record.made.is_empty() {
+            mirror::close(&mut lock(&*machine.emulator()?)).map_err(not_restored)?;
+        }
         let left = console::put_back(machine.emulator_pid()?, &machine.console(&self.engine.records));
         left.doing(|| format!("writing the console of `{}`", self.name))?;
         self.engine.enter(&mut machine, State::Held)?;
@@ -129,6 +148,7 @@ impl Destination for Arrival {
             elapsed_us: u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
         });
         machine.record.state = State::Running;
+        machine.record.made.clear();
         // A reader of the older record asks the emulator.
         let _older = self.engine.records.save(&machine.record);
         Ok(Running { pid: Some(pid), phases: Phases(phases.into()) })

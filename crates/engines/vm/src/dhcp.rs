@@ -155,7 +155,8 @@ fn socket_on(device: &str) -> io::Result<OwnedFd> {
     // SAFETY: an all-zero address is valid.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     address.sll_family = libc::AF_PACKET as u16;
-    address.sll_protocol = (libc::ETH_P_IP as u16).to_be();
+    // Sockets for one protocol get a frame only after filters have redirected it.
+    address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
     address.sll_ifindex = index.cast_signed();
     let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
     // SAFETY: the address is live, and of the length that is given.
@@ -172,6 +173,8 @@ fn filter(socket: BorrowedFd<'_>) -> io::Result<()> {
     const LOAD_HALF: u32 = libc::BPF_LD | libc::BPF_H | libc::BPF_ABS;
     const EQUALS: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
     let mut steps = [
+        step(LOAD_HALF, 0, 0, 12),
+        step(EQUALS, 0, 8, libc::ETH_P_IP as u32),
         step(LOAD_BYTE, 0, 0, 23),
         step(EQUALS, 0, 6, libc::IPPROTO_UDP as u32),
         step(LOAD_HALF, 0, 0, 20),

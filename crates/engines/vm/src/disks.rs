@@ -1,4 +1,4 @@
-//! The disks of a machine: their formats, QEMU's options for them, and the identity of their files on both hosts of a move.
+//! The disks of a machine: their formats, QEMU's options for them, and their files on both hosts of a move.
 //!
 //! QEMU locks a file that a guest may write to. At the destination it opens a shared file without the lock, and takes the lock when the
 //! guest is told to run; the source's QEMU has given it back at its switchover. After a rollback the source takes it again.
@@ -6,12 +6,13 @@
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use engine_api::{Error, Result};
-use engine_criu::shared::{FileSystems, Identity};
+use engine_criu::shared::{FileSystems, Identity, absent_is_fine};
 use instance::{Blocker, Disk, VmSpec};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// The format of a disk's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,6 +48,129 @@ pub struct DiskNeed {
     identity: Identity,
 }
 
+/// A disk of a machine whose file each host has for itself. Its contents move along.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LocalDisk {
+    /// Its place among the machine's disks.
+    pub number: usize,
+    /// Its file.
+    pub path: PathBuf,
+    /// Its size for the guest, in bytes.
+    size: u64,
+    /// The bytes that its file occupies.
+    occupied: u64,
+    /// The base image below it, with the name of its driver. It does not move, and must be on both hosts.
+    pub base: Option<(PathBuf, String)>,
+}
+
+impl LocalDisk {
+    /// QEMU's name of its node, and the name of its channel.
+    pub fn node(&self) -> String {
+        node(self.number)
+    }
+
+    /// Makes its file on this host, empty.
+    ///
+    /// # Errors
+    /// If there is such a file, or it cannot be made.
+    pub fn make(&self, format: Format) -> io::Result<()> {
+        let file = File::create_new(&self.path)?;
+        match format {
+            Format::Raw => file.set_len(self.size),
+            Format::Qcow2 => self.make_qcow2(),
+        }
+    }
+
+    fn make_qcow2(&self) -> io::Result<()> {
+        let mut command = Command::new("qemu-img");
+        command.args(["create", "-q", "-f", "qcow2"]);
+        if let Some((base, driver)) = &self.base {
+            command.arg("-b").arg(base).args(["-F", driver]);
+        }
+        let made = command.arg(&self.path).arg(self.size.to_string()).output().map_err(|error| {
+            io::Error::new(
+                error.kind(),
+                format!("qemu-img cannot be run ({error}); Debian's qemu-utils has it"),
+            )
+        })?;
+        let said = || io::Error::other(String::from_utf8_lossy(&made.stderr).trim().to_owned());
+        if made.status.success() { Ok(()) } else { Err(said()) }
+    }
+
+    /// The reasons why it cannot come to this host.
+    pub fn blocker(&self) -> Option<Blocker> {
+        let place = self.path.display();
+        if self.path.symlink_metadata().is_ok() {
+            let what =
+                format!("{place} exists there already, and the machine's disk would come to that place");
+            return Some(Blocker::new(what, "move that file away, if nobody needs it"));
+        }
+        if let Some((base, _)) = &self.base
+            && let Err(error) = fs::metadata(base)
+        {
+            let what = format!("{} below the disk {place} cannot be read there ({error})", base.display());
+            return Some(Blocker::new(what, "copy the base image there, to the same path"));
+        }
+        let folder = self.path.parent().unwrap_or(Path::new("/"));
+        match rustix::fs::statvfs(folder) {
+            Err(error) => {
+                let what = format!("the folder {} cannot be used there ({error})", folder.display());
+                Some(Blocker::new(what, "make the folder"))
+            }
+            Ok(found) if found.f_bavail.saturating_mul(found.f_frsize) < self.occupied => {
+                let what = format!(
+                    "the disk {place} needs {} MiB, and {} has less room",
+                    self.occupied >> 20,
+                    folder.display()
+                );
+                Some(Blocker::new(what, "free space there, or choose another host"))
+            }
+            Ok(_) => None,
+        }
+    }
+
+    /// Puts the file of a disk that has moved away beside its place, so that a later return finds that free. One of an earlier departure is
+    /// replaced.
+    ///
+    /// # Errors
+    /// Those of `rename`; none if there is no such file.
+    pub fn retire(path: &Path) -> io::Result<()> {
+        let mut retired = path.as_os_str().to_owned();
+        retired.push(".moved-away");
+        absent_is_fine(fs::rename(path, retired))
+    }
+}
+
+fn node(number: usize) -> String {
+    format!("disk{number}")
+}
+
+/// The local disks of a machine, as its emulator describes them.
+///
+/// # Errors
+/// If it does not.
+pub fn local(vm: &VmSpec, nodes: &Value) -> Result<Vec<LocalDisk>> {
+    let described = |number: usize, disk: &Disk| {
+        let nodes = nodes.as_array()?;
+        let image = &nodes.iter().find(|found| found["node-name"] == node(number))?["image"];
+        let base = image["backing-image"]["filename"].as_str();
+        let driver = image["backing-image"]["format"].as_str();
+        Some(LocalDisk {
+            number,
+            path: disk.path.clone(),
+            size: image["virtual-size"].as_u64()?,
+            occupied: image["actual-size"].as_u64().unwrap_or(0),
+            base: base.zip(driver).map(|(base, driver)| (base.into(), driver.to_owned())),
+        })
+    };
+    let local = vm.disks.iter().enumerate().filter(|(_, disk)| !disk.is_shared);
+    let known = |(number, disk): (usize, &Disk)| {
+        described(number, disk)
+            .ok_or_else(|| Error::Other(format!("QEMU does not describe {}", disk.path.display())))
+    };
+    local.map(known).collect()
+}
+
 /// The formats of a new machine's disks, in order.
 ///
 /// # Errors
@@ -66,7 +190,7 @@ pub fn formats(vm: &VmSpec) -> Result<Vec<Format>> {
 pub fn options(vm: &VmSpec, formats: &[Format]) -> Vec<(&'static str, String)> {
     let disks = vm.disks.iter().zip(formats).enumerate();
     let options = disks.map(|(number, (Disk { path, is_shared }, format))| {
-        let node = format!("disk{number}");
+        let node = node(number);
         let cache = json!({ "direct": is_shared, "no-flush": false });
         let file = json!({ "driver": "file", "filename": path, "locking": "on", "cache": cache });
         let disk = json!({ "driver": format.driver(), "node-name": node, "cache": cache, "file": file });
@@ -84,19 +208,6 @@ pub fn needs(vm: &VmSpec) -> Vec<DiskNeed> {
         DiskNeed { path: disk.path.clone(), identity: found.unwrap_or_default() }
     };
     shared.map(need).collect()
-}
-
-/// The disks whose contents do not move along.
-pub fn local(vm: &VmSpec) -> Vec<Blocker> {
-    let local = vm.disks.iter().filter(|disk| !disk.is_shared);
-    let blocker = |disk: &Disk| {
-        let what = format!("the contents of the local disk {} do not move along", disk.path.display());
-        Blocker::new(
-            what,
-            "keep it on a file system that all hosts share, and start the machine with `--disk FILE,shared`",
-        )
-    };
-    local.map(blocker).collect()
 }
 
 /// The disks that are not the same files on this host.
@@ -159,8 +270,26 @@ mod tests {
     }
 
     #[test]
-    fn a_local_disk_keeps_its_machine_on_its_host() {
-        assert!(local(&vm(Path::new("/a"), true)).is_empty());
-        assert_eq!(local(&vm(Path::new("/a"), false)).len(), 1);
+    fn a_local_disk_comes_only_to_a_free_place_with_its_base() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, base) = (directory.path().join("disk"), directory.path().join("base"));
+        let nodes = json!([{ "node-name": "disk0", "image": {
+            "virtual-size": 4096, "actual-size": 512, "backing-image": { "filename": base, "format": "raw" },
+        } }]);
+        let [disk] = &local(&vm(&path, false), &nodes).unwrap()[..] else { panic!("one disk") };
+        assert!(disk.blocker().unwrap().what.contains("cannot be read there"));
+        fs::write(&base, "").unwrap();
+        assert_eq!(disk.blocker(), None);
+        disk.make(Format::Raw).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), 4096);
+        assert!(
+            disk.blocker().unwrap().what.contains("exists there already") && disk.make(Format::Raw).is_err()
+        );
+        for _ in 0..2 {
+            LocalDisk::retire(&path).unwrap();
+            assert!(!path.exists() && directory.path().join("disk.moved-away").exists());
+        }
+        assert!(local(&vm(&path, false), &json!([])).is_err());
+        assert_eq!(local(&vm(&path, true), &nodes).unwrap(), []);
     }
 }

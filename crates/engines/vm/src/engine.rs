@@ -81,6 +81,7 @@ impl VmEngine {
             hardware,
             state: State::Prepared,
             first: None,
+            made: Vec::new(),
         };
         let mut machine = Machine::make(record, self.wiring(spec.network_kind)?)?;
         if let Err(error) = self.records.save(&machine.record) {

@@ -24,6 +24,11 @@ pub fn not_moved(error: &QmpError) -> Error {
     failed("its memory could not be sent", error)
 }
 
+/// The failure of the emulator to mirror the local disks.
+pub fn disks_not_moved(error: &QmpError) -> Error {
+    failed("its local disks could not be sent", error)
+}
+
 /// The failure of the emulator to take what comes.
 pub fn not_restored(reason: impl Display) -> Error {
     failed("it could not be restored", reason)

@@ -13,11 +13,12 @@
 //!
 //! ```text
 //! source                                      destination
-//!   │                                  prepare  QEMU starts with -S -incoming defer
+//!   │                                  prepare  QEMU starts with -S -incoming defer, and offers empty local disks
+//!   │ precopy  blockdev-mirror                  takes blocks, and the guest's writes
 //!   │ precopy  migrate                          loads memory
 //!   │          (runs on, throttled)             │
 //!   │ suspend  pre-switchover: stopped          │
-//!   │          link cut, migrate-continue       │
+//!   │          link cut, mirrors end, migrate-continue
 //!   │          postmigrate                      paused
 //!   ┊                                  restore  held
 //!   ┊ the move commits, or rolls back           ┊
@@ -31,7 +32,8 @@
 //! * [`source`], [`destination`]: the two sides of a move. [`migration`]: QEMU's migration as both follow it.
 //! * [`machine`]: a machine's resources on this host. [`record`]: its durable record. [`recovering`]: finds it after a restart of the node.
 //! * [`command`]: QEMU's command line. [`emulator`]: the installed QEMU and its abilities. [`qmp`]: the client of its control socket.
-//! * [`network`]: the TAP. [`dhcp`]: tells the guest its address there. [`disks`]: formats, options and identities of disks. [`console`]: serial output that has not reached the node.
+//! * [`network`]: the TAP. [`dhcp`]: tells the guest its address there. [`console`]: serial output that has not reached the node.
+//! * [`disks`]: formats, options and files of disks. [`mirror`]: local disks that move along.
 //! * [`needs`]: the needs of a machine at its destination. [`error`]: errors.
 
 mod command;
@@ -46,6 +48,7 @@ mod error;
 mod lock;
 mod machine;
 mod migration;
+mod mirror;
 mod needs;
 mod network;
 pub mod qmp;

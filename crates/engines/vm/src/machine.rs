@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use engine_api::wiring::Wiring;
 use engine_api::{Error, Guest, Result, State};
-use engine_criu::shared::{self, Link, Task, TaskId};
+use engine_criu::shared::{self, Link, Task, TaskId, absent_is_fine};
 use fabric::netns;
 use instance::{InstanceName, InstanceSpec, Kind, Program, VmSpec, Workload};
 use serde_json::json;
@@ -19,11 +19,12 @@ use serde_json::json;
 use crate::command::{self, Begin};
 use crate::config::Config;
 use crate::dhcp::DhcpServer;
+use crate::disks::{self, Format, LocalDisk};
 use crate::error::{Doing, not_started};
 use crate::lock::lock;
 use crate::network;
 use crate::qmp::{Qmp, QmpError};
-use crate::record::{CONSOLE, ERRORS, PORT, Record, Records, SOCKET, file_name};
+use crate::record::{CONSOLE, ERRORS, NBD, PORT, Record, Records, SOCKET, file_name};
 
 /// How long an emulator may take to offer its socket.
 const STARTED: Duration = Duration::from_secs(20);
@@ -95,10 +96,9 @@ impl Machine {
     /// Starts the emulator with its processors stopped, and connects to it.
     pub fn launch(&mut self, config: &Config, program: &Path, records: &Records, begin: Begin) -> Result<()> {
         let (spec, errors) = (&self.record.spec, records.file(self.name(), ERRORS));
-        for ending in [ERRORS, SOCKET, PORT] {
+        for ending in [ERRORS, SOCKET, PORT, NBD] {
             let stale = records.file(self.name(), ending);
-            shared::absent_is_fine(fs::remove_file(&stale))
-                .doing(|| format!("deleting {}", stale.display()))?;
+            absent_is_fine(fs::remove_file(&stale)).doing(|| format!("deleting {}", stale.display()))?;
         }
         let arguments = command::arguments(spec, self.vm()?, &self.record.hardware, begin);
         let program = launcher(program, arguments, records, self.name());
@@ -212,9 +212,47 @@ impl Machine {
         }
     }
 
+    /// The local disks, as the emulator describes them.
+    ///
+    /// # Errors
+    /// If it does not.
+    pub fn local_disks(&self) -> Result<Vec<LocalDisk>> {
+        let emulator = self.emulator()?;
+        let nodes = lock(&emulator).execute("query-named-block-nodes", json!({ "flat": true }));
+        disks::local(self.vm()?, &nodes.doing(|| format!("asking for the disks of `{}`", self.name()))?)
+    }
+
+    /// Makes the files of local disks that come with the machine.
+    ///
+    /// # Errors
+    /// If one cannot be made. The ones before it are recorded.
+    pub fn make_disks(&mut self, local: &[LocalDisk], records: &Records) -> Result<()> {
+        for disk in local {
+            let format = self.record.hardware.disks.get(disk.number).copied().unwrap_or(Format::Raw);
+            disk.make(format).doing(|| format!("making the disk {}", disk.path.display()))?;
+            self.record.made.push(disk.path.clone());
+            records.save(&self.record)?;
+        }
+        Ok(())
+    }
+
+    /// Deletes the disks of a machine that does not come, and puts those of one that has moved away aside.
+    fn part_with_disks(&self) -> Result<()> {
+        match self.record.state {
+            State::Prepared | State::Held => self.record.made.iter().try_for_each(|path| {
+                absent_is_fine(fs::remove_file(path)).doing(|| format!("deleting {}", path.display()))
+            }),
+            State::Stopped => self.vm()?.disks.iter().filter(|disk| !disk.is_shared).try_for_each(|disk| {
+                LocalDisk::retire(&disk.path).doing(|| format!("renaming {}", disk.path.display()))
+            }),
+            State::Running | State::Ended => Ok(()),
+        }
+    }
+
     /// Kills and deletes everything but the record.
     pub fn remove(&mut self) -> Result<()> {
         self.kill();
+        self.part_with_disks()?;
         self.link.delete().doing(|| format!("deleting the link of `{}`", self.name()))
     }
 

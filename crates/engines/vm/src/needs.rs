@@ -7,7 +7,7 @@ use engine_api::{Error, Needs, Result};
 use instance::{Blocker, VmSpec};
 use serde::{Deserialize, Serialize};
 
-use crate::disks::{self, DiskNeed};
+use crate::disks::{self, DiskNeed, LocalDisk};
 use crate::emulator::Emulator;
 use crate::record::Hardware;
 
@@ -23,14 +23,16 @@ pub struct Details {
     pub files: Vec<(PathBuf, u64)>,
     /// Shared disks.
     disks: Vec<DiskNeed>,
+    /// Disks that move along.
+    pub local: Vec<LocalDisk>,
 }
 
 impl Details {
     /// The needs of a machine of this host.
-    pub fn of(vm: &VmSpec, hardware: &Hardware) -> Self {
+    pub fn of(vm: &VmSpec, hardware: &Hardware, local: Vec<LocalDisk>) -> Self {
         let size = |path: PathBuf| fs::metadata(&path).map_or(0, |found| found.len());
         let files = files(vm).map(|path| (path.clone(), size(path)));
-        Self { hardware: hardware.clone(), files: files.collect(), disks: disks::needs(vm) }
+        Self { hardware: hardware.clone(), files: files.collect(), disks: disks::needs(vm), local }
     }
 
     /// As the node carries them.
@@ -66,6 +68,7 @@ impl Details {
             }
         }
         blockers.extend(disks::blockers(&self.disks));
+        blockers.extend(self.local.iter().filter_map(LocalDisk::blocker));
         blockers
     }
 }
@@ -114,7 +117,12 @@ mod tests {
     fn needs_survive_the_way_to_the_other_host() {
         let hardware =
             Hardware { machine: "pc-q35-7.2".into(), cpu_model: "qemu64".into(), disks: Vec::new() };
-        let details = Details { hardware, files: vec![("/boot/vmlinuz".into(), 7)], disks: Vec::new() };
+        let details = Details {
+            hardware,
+            files: vec![("/boot/vmlinuz".into(), 7)],
+            disks: Vec::new(),
+            local: Vec::new(),
+        };
         let needs = Needs { memory: 1, details: serde_json::to_vec(&details).unwrap() };
         assert_eq!(Details::decode(&needs).unwrap(), details);
         assert!(Details::decode(&Needs::default()).is_err());

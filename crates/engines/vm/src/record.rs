@@ -27,6 +27,8 @@ pub struct Record {
     pub state: State,
     /// Its first process, the parent of the emulator.
     pub first: Option<TaskId>,
+    /// Files of local disks that this host has made for a machine that has not run here yet. They go if it does not come.
+    pub made: Vec<PathBuf>,
 }
 
 /// What a guest sees of its machine, and every emulator that continues it must offer.
@@ -42,7 +44,7 @@ pub struct Hardware {
 
 impl Record {
     /// Raised when the meaning of the layout changes.
-    pub const VERSION: u32 = 1;
+    pub const VERSION: u32 = 2;
 }
 
 /// The first fields of records of all versions.
@@ -78,7 +80,7 @@ impl Records {
 
     /// Deletes a record and the files beside it; no error if there are none.
     pub fn forget(&self, name: &InstanceName) -> Result<()> {
-        for ending in [SOCKET, PORT, ERRORS, CONSOLE, RECORD] {
+        for ending in [SOCKET, PORT, NBD, ERRORS, CONSOLE, RECORD] {
             let path = self.file(name, ending);
             absent_is_fine(fs::remove_file(&path)).doing(|| format!("deleting {}", path.display()))?;
         }
@@ -105,6 +107,8 @@ const RECORD: &str = "json";
 pub const SOCKET: &str = "qmp";
 /// The ending of the emulator's socket for the port to the agent.
 pub const PORT: &str = "guest";
+/// The ending of the emulator's socket for local disks that come.
+pub const NBD: &str = "nbd";
 /// The ending of the emulator's error messages.
 pub const ERRORS: &str = "errors";
 /// The ending of the console's output that has come from the source.
@@ -138,7 +142,14 @@ mod tests {
         let hardware =
             Hardware { machine: "pc-q35-7.2".into(), cpu_model: "qemu64".into(), disks: Vec::new() };
         let first = Some(TaskId { pid: 7, started: 9 });
-        Record { version: Record::VERSION, spec: spec(), hardware, state: State::Running, first }
+        Record {
+            version: Record::VERSION,
+            spec: spec(),
+            hardware,
+            state: State::Running,
+            first,
+            made: Vec::new(),
+        }
     }
 
     #[test]

@@ -14,12 +14,13 @@ use engine_criu::shared::absent_is_fine;
 use instance::{Blocker, ImageFile};
 
 use crate::console;
-use crate::disks;
+use crate::disks::LocalDisk;
 use crate::engine::VmEngine;
-use crate::error::{Doing, not_moved, not_taken};
+use crate::error::{Doing, disks_not_moved, not_moved, not_taken};
 use crate::lock::lock;
 use crate::machine::Machine;
 use crate::migration::{self, Progress, Status, failed};
+use crate::mirror;
 use crate::needs::Details;
 use crate::qmp::{Qmp, QmpError};
 use crate::record::{CONSOLE, file_name};
@@ -30,16 +31,40 @@ pub struct Departure {
     machine: Arc<Mutex<Machine>>,
     /// Whether a migration that has not ended was begun by this side.
     is_sending: AtomicBool,
+    /// The disks that this side mirrors.
+    mirrored: Mutex<Vec<LocalDisk>>,
 }
 
 impl Departure {
     /// Opens the side. Nothing changes.
     pub fn new(engine: Arc<VmEngine>, machine: Arc<Mutex<Machine>>) -> Self {
-        Self { engine, machine, is_sending: AtomicBool::new(false) }
+        Self { engine, machine, is_sending: AtomicBool::new(false), mirrored: Mutex::default() }
     }
 
     fn emulator(&self) -> Result<Arc<Mutex<Qmp>>> {
         lock(&self.machine).emulator()
+    }
+
+    /// Mirrors the local disks, until the destination has all their blocks.
+    fn mirror(&self, to: Outgoing<'_>, goes_on: &dyn Fn() -> bool) -> Result<()> {
+        let local = lock(&self.machine).local_disks()?;
+        let qmp = self.emulator()?;
+        if local.is_empty() {
+            return Ok(());
+        }
+        self.is_sending.store(true, Ordering::SeqCst);
+        lock(&self.mirrored).clone_from(&local);
+        // What a move before this one has left, if its node was killed.
+        mirror::abandon(&mut lock(&qmp), &local);
+        mirror::begin(&qmp, to.channels, &local, goes_on).map_err(|error| disks_not_moved(&error))
+    }
+
+    /// Gives up what this side mirrors.
+    fn abandon_mirrors(&self, qmp: &mut Qmp) {
+        let mirrored = std::mem::take(&mut *lock(&self.mirrored));
+        if !mirrored.is_empty() {
+            mirror::abandon(qmp, &mirrored);
+        }
     }
 
     /// Sends the memory until the switchover is near.
@@ -63,6 +88,16 @@ impl Departure {
         machine.link.cut().doing(|| "cutting the link".into())?;
         phases.push(phase("cut", since));
         let since = Instant::now();
+        let mirrored = std::mem::take(&mut *lock(&self.mirrored));
+        if !mirrored.is_empty() {
+            let ended = mirror::finish(&mut qmp, &mirrored, &goes_on);
+            if let Err(error) = ended {
+                mirror::abandon(&mut qmp, &mirrored);
+                return Err(disks_not_moved(&error));
+            }
+            phases.push(phase("disks", since));
+        }
+        let since = Instant::now();
         let completed = migration::complete(&mut qmp, goes_on).map_err(|error| not_moved(&error))?;
         must_be(&completed, Status::Completed, watch)?;
         phases.push(phase("memory", since));
@@ -83,6 +118,7 @@ impl Departure {
     fn run_on(&self, machine: &Machine) -> Result<()> {
         let emulator = machine.emulator()?;
         let mut qmp = lock(&emulator);
+        self.abandon_mirrors(&mut qmp);
         migration::cancel(&mut qmp).doing(|| "cancelling the migration".into())?;
         self.is_sending.store(false, Ordering::SeqCst);
         machine.link.mend().doing(|| "mending the link".into())?;
@@ -99,11 +135,16 @@ impl Source for Departure {
             blockers.push(blocker);
         }
         let vm = machine.vm()?;
-        blockers.extend(disks::local(vm));
-        Ok(Report { blockers, needs: Details::of(vm, &machine.record.hardware).encode(vm) })
+        Ok(Report {
+            blockers,
+            needs: Details::of(vm, &machine.record.hardware, machine.local_disks()?).encode(vm),
+        })
     }
 
     fn precopy(&self, to: Outgoing<'_>, watch: &Watch<'_>) -> Result<()> {
+        if let Err(error) = self.mirror(to, &|| !(watch.cancelled)()) {
+            return Err(if (watch.cancelled)() { Error::Cancelled } else { error });
+        }
         let channel = to.channels.connect(migration::CHANNEL).map_err(not_taken)?;
         let sent = self.send(&channel, &|| !(watch.cancelled)()).map_err(|error| not_moved(&error))?;
         match sent.status {
@@ -167,7 +208,9 @@ impl Drop for Departure {
         if self.is_sending.load(Ordering::SeqCst)
             && let Ok(emulator) = self.emulator()
         {
-            let _ended = migration::cancel(&mut lock(&emulator));
+            let mut qmp = lock(&emulator);
+            self.abandon_mirrors(&mut qmp);
+            let _ended = migration::cancel(&mut qmp);
         }
     }
 }

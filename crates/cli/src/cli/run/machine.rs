@@ -37,8 +37,8 @@ pub struct MachineOptions {
     /// Arguments of the kernel, besides `console=` and `ip=`
     #[arg(long, value_name = "TEXT", requires = "kernel", default_value = "", hide_default_value = true)]
     append: String,
-    /// A disk: an image file at the same path on each host. With `shared`, all hosts have the same file; with `local`, each host
-    /// has a file of its own, and the machine cannot move yet [default: local]. Without `--kernel`, the machine boots the first disk
+    /// A disk: an image file at the same path on each host. With `shared`, all hosts have the same file; with `local`, the contents
+    /// move along to a new file [default: local]. Without `--kernel`, the machine boots the first disk
     #[arg(long = "disk", value_name = "FILE[,local|,shared]", requires = "vm")]
     disks: Vec<DiskOption>,
     /// The machine type [default: the newest q35 of the first host's QEMU]

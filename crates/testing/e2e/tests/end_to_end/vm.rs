@@ -31,7 +31,11 @@ struct Booted {
 
 impl Booted {
     fn begin(options: &[&str], append: &str) -> Result<Self> {
-        let (lab, guest) = (TestLab::up(2)?, Guest::make()?);
+        Self::begin_in(TestLab::up(2)?, options, append)
+    }
+
+    fn begin_in(lab: TestLab, options: &[&str], append: &str) -> Result<Self> {
+        let guest = Guest::make()?;
         let started = Self::run(&lab, &guest, &[&["--memory", "128M"], options].concat(), append)?;
         ensure!(started.status.success(), "{}\n{}", started.errors, lab.logs());
         let address = lab.instance(NAME)?.address;
@@ -110,6 +114,11 @@ fn check_disk(path: &Path, counted: u64) -> Result<()> {
     Ok(())
 }
 
+/// Runs a command on a host.
+fn on(lab: &TestLab, host: &str, command: &[&str]) -> Result<program::Ended> {
+    lab.transhume(&[&["lab", "exec", host, "--"], command].concat())?.success()
+}
+
 #[test]
 fn a_machine_moves_and_loses_neither_output_nor_blocks() -> Result<()> {
     let _shared = e2e::shared();
@@ -132,17 +141,32 @@ fn a_machine_moves_and_loses_neither_output_nor_blocks() -> Result<()> {
     check_disk(disk.path(), booted.counted()?)
 }
 
+/// Each host has files of its own in the folder of the disk.
 #[test]
-fn a_machine_with_a_local_disk_runs_and_says_why_it_stays() -> Result<()> {
+fn a_local_disk_moves_along() -> Result<()> {
+    const DISK: &str = "/var/lib/transhume/disks/guest.img";
     let _shared = e2e::shared();
-    let disk = NamedTempFile::new_in(common_files::PARENT)?;
-    disk.as_file().set_len(BLOCKS * BLOCK as u64)?;
-    let booted = Booted::begin(&["--disk", &disk.path().display().to_string()], "disks=vda")?;
-    let moved = booted.lab.transhume(&["move", NAME, "h2"])?;
-    let says = moved.errors.contains("the contents of the local disk")
-        && moved.errors.contains("`--disk FILE,shared`");
-    ensure!(!moved.status.success() && says, "{}", moved.errors);
-    booted.counts_on().map(drop)
+    let lab = TestLab::up(2)?;
+    on(&lab, "h1", &["truncate", "--size", &(BLOCKS * BLOCK as u64).to_string(), DISK])?;
+    on(&lab, "h2", &["touch", DISK])?;
+    let booted = Booted::begin_in(lab, &["--disk", DISK], "dirty=4 disks=vda")?;
+    let lab = &booted.lab;
+    let refused = lab.transhume(&["move", NAME, "h2"])?;
+    ensure!(refused.errors.contains(&format!("{DISK} exists there already")), "{}", refused.errors);
+    on(lab, "h2", &["rm", DISK])?;
+
+    for (from, to) in [("h1", "h2"), ("h2", "h1")] {
+        lab.move_to(NAME, to)?;
+        booted.counts_on()?;
+        on(lab, from, &["test", "-e", &format!("{DISK}.moved-away"), "-a", "!", "-e", DISK])?;
+    }
+    lab.transhume(&["kill", NAME])?.success()?;
+    lab.eventually("the machine has ended", || {
+        Ok(matches!(lab.instance(NAME)?.state, State::Exited { .. }) && booted.emulators(true).is_empty())
+    })?;
+    let copy = NamedTempFile::new_in(common_files::PARENT)?;
+    on(lab, "h1", &["cp", DISK, copy.path().to_str().context("a path")?])?;
+    check_disk(copy.path(), booted.counted()?)
 }
 
 #[test]
