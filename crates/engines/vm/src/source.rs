@@ -188,6 +188,8 @@ impl Source for Departure {
             if let Err(error) = self.run_on(&machine) {
                 // An emulator that does not answer has no guest any more. Its end is what the node waits for.
                 machine.kill();
+                // It has not moved away, so its disks keep their names.
+                self.engine.enter(&mut machine, State::Ended)?;
                 return Err(error);
             }
             self.engine.enter(&mut machine, State::Running)?;
