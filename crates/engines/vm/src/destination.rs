@@ -23,7 +23,7 @@ use crate::migration;
 use crate::mirror;
 use crate::needs::Details;
 use crate::qmp::Qmp;
-use crate::record::{CONSOLE, NBD, file_name};
+use crate::record::{CONSOLE, NBD, Record, file_name};
 
 /// A machine that comes to this host.
 pub struct Arrival {
@@ -49,6 +49,18 @@ impl Arrival {
             offered.map_err(not_restored)?;
         }
         Ok(emulator)
+    }
+
+    /// Records that the disks which were made here are the machine's own from now on: the guest is about to write to them, and no
+    /// restart may take them for remains of a move that has failed.
+    fn keep_disks(&self, machine: &mut Machine) -> Result<()> {
+        if machine.record.made.is_empty() {
+            return Ok(());
+        }
+        let record = Record { made: Vec::new(), ..machine.record.clone() };
+        self.engine.records.save(&record)?;
+        machine.record = record;
+        Ok(())
     }
 
     /// Waits until the emulator has the whole machine.
@@ -140,6 +152,7 @@ impl Destination for Arrival {
         machine.must_be(State::Held)?;
         let pid = machine.first_pid()?;
         let began = Instant::now();
+        self.keep_disks(&mut machine)?;
         machine.link.mend().doing(|| "mending the link".into())?;
         let mended = Instant::now();
         migration::cont(&mut lock(&*machine.emulator()?)).map_err(not_restored)?;
@@ -148,7 +161,6 @@ impl Destination for Arrival {
             elapsed_us: u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
         });
         machine.record.state = State::Running;
-        machine.record.made.clear();
         // A reader of the older record asks the emulator.
         let _older = self.engine.records.save(&machine.record);
         Ok(Running { pid: Some(pid), phases: Phases(phases.into()) })

@@ -53,9 +53,6 @@ impl VmEngine {
             }
         };
         machine.record.state = state;
-        if state == State::Running {
-            machine.record.made.clear();
-        }
         if matches!(state, State::Prepared | State::Ended) {
             machine.kill();
             machine.record.first = None;

@@ -40,7 +40,7 @@ number=0
 while :; do
     number=$((number + 1))
     for disk in $disks; do
-        printf '%4096d' "$number" | dd of="/dev/$disk" bs=4096 seek=$((number % 1024)) oflag=direct conv=notrunc 2>/dev/null ||
+        printf '%4096d' "$number" | dd of="/dev/$disk" bs=4096 seek=$((number % 1024)) oflag=direct conv=notrunc,fsync 2>/dev/null ||
             echo "BAD: $disk cannot be written"
         [ "$number" -gt 20 ] && check "$disk" $((number - 20))
     done

@@ -145,11 +145,16 @@ fn a_machine_moves_and_loses_neither_output_nor_blocks() -> Result<()> {
 #[test]
 fn a_local_disk_moves_along() -> Result<()> {
     const DISK: &str = "/var/lib/transhume/disks/guest.img";
+    const LAYER: &str = "/var/lib/transhume/disks/guest.qcow2";
     let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
     on(&lab, "h1", &["truncate", "--size", &(BLOCKS * BLOCK as u64).to_string(), DISK])?;
     on(&lab, "h2", &["touch", DISK])?;
-    let booted = Booted::begin_in(lab, &["--disk", DISK], "dirty=4 disks=vda")?;
+    let base = NamedTempFile::new_in(common_files::PARENT)?;
+    base.as_file().set_len(BLOCKS * BLOCK as u64)?;
+    let below = base.path().to_str().context("a path")?;
+    on(&lab, "h1", &["qemu-img", "create", "-q", "-f", "qcow2", "-b", below, "-F", "raw", LAYER])?;
+    let booted = Booted::begin_in(lab, &["--disk", DISK, "--disk", LAYER], "dirty=4 disks=vda,vdb")?;
     let lab = &booted.lab;
     let refused = lab.transhume(&["move", NAME, "h2"])?;
     ensure!(refused.errors.contains(&format!("{DISK} exists there already")), "{}", refused.errors);
@@ -158,14 +163,19 @@ fn a_local_disk_moves_along() -> Result<()> {
     for (from, to) in [("h1", "h2"), ("h2", "h1")] {
         lab.move_to(NAME, to)?;
         booted.counts_on()?;
-        on(lab, from, &["test", "-e", &format!("{DISK}.moved-away"), "-a", "!", "-e", DISK])?;
+        for disk in [DISK, LAYER] {
+            on(lab, from, &["test", "-e", &format!("{disk}.moved-away"), "-a", "!", "-e", disk])?;
+        }
     }
     lab.transhume(&["kill", NAME])?.success()?;
     lab.eventually("the machine has ended", || {
         Ok(matches!(lab.instance(NAME)?.state, State::Exited { .. }) && booted.emulators(true).is_empty())
     })?;
     let copy = NamedTempFile::new_in(common_files::PARENT)?;
-    on(lab, "h1", &["cp", DISK, copy.path().to_str().context("a path")?])?;
+    let to = copy.path().to_str().context("a path")?;
+    on(lab, "h1", &["cp", DISK, to])?;
+    check_disk(copy.path(), booted.counted()?)?;
+    on(lab, "h1", &["qemu-img", "convert", "-O", "raw", LAYER, to])?;
     check_disk(copy.path(), booted.counted()?)
 }
 
