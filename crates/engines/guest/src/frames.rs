@@ -33,35 +33,40 @@ pub fn encode(message: &impl Serialize) -> Vec<u8> {
 #[derive(Debug, Default)]
 pub struct Frames {
     bytes: Vec<u8>,
+    /// How many of them have been dealt with.
+    done: usize,
+    /// How many frames could not be decoded.
+    torn: u32,
 }
 
 impl Frames {
     /// Adds bytes that have arrived.
     pub fn push(&mut self, bytes: &[u8]) {
+        self.bytes.drain(..std::mem::take(&mut self.done));
         self.bytes.extend_from_slice(bytes);
     }
 
     /// Whether a part of a frame has arrived. If the rest does not follow soon, [`Self::skip`] it.
     #[must_use]
     pub fn is_within(&self) -> bool {
-        !self.bytes.is_empty()
+        !self.rest().is_empty()
     }
 
     /// The next message that can be decoded; everything before is dropped.
     pub fn take<M: DeserializeOwned>(&mut self) -> Option<M> {
         loop {
             self.seek();
-            let header = self.bytes.first_chunk::<HEADER>()?;
+            let header = self.rest().first_chunk::<HEADER>()?;
             let (length, checksum) = parse(header);
             if length > MAX_FRAME {
                 self.skip();
                 continue;
             }
-            let body = self.bytes.get(HEADER..HEADER + length)?;
+            let body = self.rest().get(HEADER..HEADER + length)?;
             let is_whole = xxh3_64(body) == checksum;
             match postcard::take_from_bytes(body) {
                 Ok((message, [])) if is_whole => {
-                    self.bytes.drain(..HEADER + length);
+                    self.done += HEADER + length;
                     return Some(message);
                 }
                 // A frame may begin within what follows a torn one.
@@ -72,18 +77,27 @@ impl Frames {
 
     /// Gives up the frame that has begun: the next one is searched behind its magic number.
     pub fn skip(&mut self) {
-        let length = self.bytes.len().min(MAGIC.len());
-        self.bytes.drain(..length);
+        self.done += self.rest().len().min(MAGIC.len());
+        self.torn = self.torn.saturating_add(1);
+    }
+
+    /// How many frames could not be decoded since the last call. Each costs the reader more than its sender.
+    pub fn take_torn(&mut self) -> u32 {
+        std::mem::take(&mut self.torn)
+    }
+
+    fn rest(&self) -> &[u8] {
+        &self.bytes[self.done..]
     }
 
     /// Drops what comes before the next magic number, or the beginning of one.
     fn seek(&mut self) {
+        let rest = self.rest();
         let begins = |at: usize| {
-            let rest = &self.bytes[at..];
+            let rest = &rest[at..];
             rest.len() < MAGIC.len() && MAGIC.starts_with(rest) || rest.starts_with(&MAGIC)
         };
-        let at = (0..self.bytes.len()).find(|at| begins(*at)).unwrap_or(self.bytes.len());
-        self.bytes.drain(..at);
+        self.done += (0..rest.len()).find(|at| begins(*at)).unwrap_or(rest.len());
     }
 }
 
