@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,7 +24,8 @@ use crate::migration;
 use crate::mirror;
 use crate::needs::Details;
 use crate::qmp::Qmp;
-use crate::record::{CONSOLE, NBD, Record, file_name};
+use crate::record::{CONSOLE, NBD, Record, SEED, file_name};
+use crate::seed::travel;
 
 /// A machine that comes to this host.
 pub struct Arrival {
@@ -97,10 +99,16 @@ impl Destination for Arrival {
             ));
         };
         let Details { hardware, local, .. } = Details::decode(coming.needs)?;
+        let (seed, image) = (hardware.seed, self.engine.records.file(&self.name, SEED));
         let machine = self.engine.prepare(coming.spec, hardware)?;
-        let emulator = self.launch(&mut lock(&machine), &local);
+        let made = seed.map_or(Ok(()), |size| travel::make(&image, size));
+        let made = made.doing(|| format!("making {}", image.display()));
+        let emulator = made.and_then(|()| self.launch(&mut lock(&machine), &local));
         match emulator {
             Ok(emulator) => {
+                if let Some(size) = seed {
+                    receive_seed(channels.clone(), image, size);
+                }
                 let socket = self.engine.records.file(&self.name, NBD);
                 for disk in &local {
                     mirror::carry(channels.clone(), disk, socket.clone());
@@ -182,6 +190,14 @@ fn receive(emulator: &Weak<Mutex<Qmp>>, channels: &Arc<dyn Channels>) {
     let Ok(channel) = channels.connect(migration::CHANNEL) else { return };
     let Some(emulator) = emulator.upgrade() else { return };
     let _closed = migration::receive(&mut lock(&emulator), &channel);
+}
+
+/// Takes the image of a seed disk that comes over its channel. If it does not come, the source sees a closed channel.
+fn receive_seed(channels: Arc<dyn Channels>, image: PathBuf, size: u64) {
+    thread::spawn(move || {
+        let Ok(channel) = channels.connect(travel::CHANNEL) else { return };
+        let _closed = travel::receive(channel, &image, size);
+    });
 }
 
 /// Takes the one image of a machine: console output. All else comes over channels.
