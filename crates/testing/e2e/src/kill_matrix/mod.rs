@@ -193,7 +193,9 @@ pub fn cell(rig: &mut Rig, victim: Victim, moment: Moment) -> Result<Left> {
     ensure!(promised(victim, moment).contains(&left), "the machine {left}; the outcome is {outcome:?}");
     let has_moved = left == Left::AtDestination;
     ensure!(
-        outcome.as_ref().is_none_or(|outcome| (*outcome == Outcome::Moved) == has_moved || left == Left::Nowhere),
+        outcome
+            .as_ref()
+            .is_none_or(|outcome| (*outcome == Outcome::Moved) == has_moved || left == Left::Nowhere),
         "the machine {left}, but the outcome is {outcome:?}"
     );
     if left == Left::Nowhere {

@@ -16,7 +16,8 @@ pub type Resources = BTreeSet<String>;
 #[must_use]
 pub fn of(layout: &Layout, place: Place) -> Resources {
     let state = layout.state(place);
-    let folders = [state.join("machines"), state.join("images"), layout.images_in_memory().join(place.to_string())];
+    let folders =
+        [state.join("machines"), state.join("images"), layout.images_in_memory().join(place.to_string())];
     let mut found: Resources = folders.iter().flat_map(|folder| names(folder)).collect();
     let Some(node) = daemons::running(layout, place) else { return found };
     let devices = fs::read_to_string(file(node.pid, "net/dev")).unwrap_or_default();
