@@ -32,8 +32,11 @@ const BLOCK: usize = 4096;
 /// How long a host may take to remove what belongs to a machine that is gone, and a process to appear.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Polling interval of processes of hosts.
-const LOOK: Duration = Duration::from_millis(5);
+/// Polling interval of what is left of a machine.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Polling interval of an emulator that starts: it takes a hundred milliseconds until the engine hears it.
+const SOON: Duration = Duration::from_millis(1);
 
 /// The kind of the machine's disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,12 +189,28 @@ impl Rig {
     pub fn emulator_soon(&self, place: Place) -> Result<Identity> {
         let end = Instant::now() + LIMIT;
         loop {
-            if let [emulator] = self.emulators(place)?[..] {
+            if let Some(emulator) = self.recorded_emulator(place) {
                 return Ok(emulator);
             }
             ensure!(Instant::now() < end, "no emulator appears at {place}\n{}", self.lab.logs());
-            std::thread::sleep(LOOK);
+            std::thread::sleep(SOON);
         }
+    }
+
+    /// The emulator of the machine that the engine at `place` has recorded: a child of the first process.
+    fn recorded_emulator(&self, place: Place) -> Option<Identity> {
+        let first = self.record(place)?["first"]["pid"].as_i64()?;
+        let children = fs::read_to_string(format!("/proc/{first}/task/{first}/children")).ok()?;
+        let child: i32 = children.split_whitespace().next()?.parse().ok()?;
+        let line = fs::read(file(child, "cmdline")).ok()?;
+        let program = line.split(|byte| *byte == 0).next()?;
+        String::from_utf8_lossy(program).contains("qemu-system").then(|| Identity::of(child)).flatten()
+    }
+
+    /// The engine's record of the machine at `place`.
+    fn record(&self, place: Place) -> Option<serde_json::Value> {
+        let path = Layout::of(self.lab.name()).state(place).join("machines").join(format!("{NAME}.json"));
+        serde_json::from_slice(&fs::read(path).ok()?).ok()
     }
 
     /// Kills the emulator at `place`.
@@ -207,10 +226,7 @@ impl Rig {
     /// Whether `place` has recorded that it holds the whole machine.
     #[must_use]
     pub fn is_held(&self, place: Place) -> bool {
-        let record = Layout::of(self.lab.name()).state(place).join("machines").join(format!("{NAME}.json"));
-        let record: Option<serde_json::Value> =
-            fs::read(record).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        record.is_some_and(|record| record["state"] == "Held")
+        self.record(place).is_some_and(|record| record["state"] == "Held")
     }
 
     /// The emulators of `place`, which run in the folder of its node's engine.
