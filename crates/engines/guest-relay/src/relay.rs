@@ -115,6 +115,12 @@ async fn read(mut port: OwnedReadHalf, mut programs: Programs) {
         while let Some(message) = frames.take() {
             programs.hear(message).await;
         }
+        if frames.is_noise() {
+            warn!(
+                "a machine floods the port of its agent: its programs find no RDMA until it moves or the node restarts"
+            );
+            return;
+        }
     }
 }
 
