@@ -224,31 +224,6 @@ fn programs_connect_to_the_next_relay() {
     assert_eq!(heard(&brokers.recv_timeout(LIMIT).unwrap()), Some(hello(Role::Verbs)));
 }
 
-/// Frames with lengths and without contents cost the relay the most.
-#[test]
-fn a_flood_of_broken_frames_does_not_keep_the_node_busy() {
-    const LIMIT: Duration = Duration::from_secs(1);
-    let folder = tempfile::tempdir().unwrap();
-    let listener = UnixListener::bind(folder.path().join("port")).unwrap();
-    let port = UnixStream::connect(folder.path().join("port")).unwrap();
-    let (mut hostile, _) = listener.accept().unwrap();
-    let runtime = Runtime::new().unwrap();
-    let inside = runtime.enter();
-    let links = TcpListener::bind("127.0.0.1:0").unwrap();
-    let machine = Machine { port, links, mac: [2; 6] };
-    let _relay = Relay::start(machine, |_, _| Err(std::io::ErrorKind::ConnectionRefused.into())).unwrap();
-    drop(inside);
-    let header = [&[0xf5, b'T', b'r', 0xfa][..], &60_000_u32.to_le_bytes(), &[0; 8]].concat();
-    let flood = header.repeat(4096);
-    hostile.set_write_timeout(Some(LIMIT)).unwrap();
-    let (mut sent, since) = (0, std::time::Instant::now());
-    while since.elapsed() < 3 * LIMIT {
-        sent += hostile.write(&flood).unwrap_or(0);
-    }
-    // It reads at most 64 KiB at a time, with a second in between; the socket holds some more.
-    assert!(sent < 2 << 20, "{sent} bytes in three seconds");
-}
-
 #[test]
 fn descriptors_that_are_no_links_harm_nobody_else() {
     let world = World::new("full");

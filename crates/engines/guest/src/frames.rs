@@ -29,20 +29,25 @@ pub fn encode(message: &impl Serialize) -> Vec<u8> {
     [&MAGIC[..], &length.to_le_bytes(), &xxh3_64(&body).to_le_bytes(), &body].concat()
 }
 
+/// The most frames in a row that are refused. A torn frame makes a reader refuse those that begin by chance within the bytes behind it;
+/// each costs a checksum over up to [`MAX_FRAME`] bytes, so a hostile writer could make it work all the time.
+const MAX_REFUSED: u32 = 1024;
+
 /// Cuts messages from the bytes of a port.
 #[derive(Debug, Default)]
 pub struct Frames {
     bytes: Vec<u8>,
-    /// How many of them have been dealt with.
+    /// The beginning of `bytes` that has been taken or dropped.
     done: usize,
-    /// How many frames could not be decoded.
-    torn: u32,
+    /// The frames that have been refused since the last message.
+    refused: u32,
 }
 
 impl Frames {
     /// Adds bytes that have arrived.
     pub fn push(&mut self, bytes: &[u8]) {
-        self.bytes.drain(..std::mem::take(&mut self.done));
+        self.bytes.drain(..self.done);
+        self.done = 0;
         self.bytes.extend_from_slice(bytes);
     }
 
@@ -52,42 +57,41 @@ impl Frames {
         !self.rest().is_empty()
     }
 
-    /// The next message that can be decoded; everything before is dropped.
+    /// Whether the writer sends so much that is no frame that it is not worth reading any more.
+    #[must_use]
+    pub fn is_noise(&self) -> bool {
+        self.refused > MAX_REFUSED
+    }
+
+    fn rest(&self) -> &[u8] {
+        &self.bytes[self.done..]
+    }
+
+    /// The next message that can be decoded; everything before is dropped. There is none any more once it [is noise](Self::is_noise).
     pub fn take<M: DeserializeOwned>(&mut self) -> Option<M> {
-        loop {
+        while !self.is_noise() {
             self.seek();
             let header = self.rest().first_chunk::<HEADER>()?;
             let (length, checksum) = parse(header);
-            if length > MAX_FRAME {
-                self.skip();
-                continue;
+            let message = match length {
+                0..=MAX_FRAME => decode(self.rest().get(HEADER..HEADER + length)?, checksum),
+                _ => None,
+            };
+            if message.is_some() {
+                self.done += HEADER + length;
+                self.refused = 0;
+                return message;
             }
-            let body = self.rest().get(HEADER..HEADER + length)?;
-            let is_whole = xxh3_64(body) == checksum;
-            match postcard::take_from_bytes(body) {
-                Ok((message, [])) if is_whole => {
-                    self.done += HEADER + length;
-                    return Some(message);
-                }
-                // A frame may begin within what follows a torn one.
-                _ => self.skip(),
-            }
+            // A frame may begin within what follows a torn one.
+            self.refused += 1;
+            self.skip();
         }
+        None
     }
 
     /// Gives up the frame that has begun: the next one is searched behind its magic number.
     pub fn skip(&mut self) {
         self.done += self.rest().len().min(MAGIC.len());
-        self.torn = self.torn.saturating_add(1);
-    }
-
-    /// How many frames could not be decoded since the last call. Each costs the reader more than its sender.
-    pub fn take_torn(&mut self) -> u32 {
-        std::mem::take(&mut self.torn)
-    }
-
-    fn rest(&self) -> &[u8] {
-        &self.bytes[self.done..]
     }
 
     /// Drops what comes before the next magic number, or the beginning of one.
@@ -98,6 +102,17 @@ impl Frames {
             rest.len() < MAGIC.len() && MAGIC.starts_with(rest) || rest.starts_with(&MAGIC)
         };
         self.done += (0..rest.len()).find(|at| begins(*at)).unwrap_or(rest.len());
+    }
+}
+
+/// The message of a whole frame with this body.
+fn decode<M: DeserializeOwned>(body: &[u8], checksum: u64) -> Option<M> {
+    if xxh3_64(body) != checksum {
+        return None;
+    }
+    match postcard::take_from_bytes(body) {
+        Ok((message, [])) => Some(message),
+        _ => None,
     }
 }
 
@@ -151,6 +166,20 @@ mod tests {
             }
             assert_eq!(found.last(), Some(&whole), "{length}");
         }
+    }
+
+    /// Each of these headers asks for a checksum over all bytes behind it.
+    #[test]
+    fn a_writer_of_endless_false_headers_is_given_up() {
+        let header = [&MAGIC[..], &(60_000_u32).to_le_bytes(), &[0; 8]].concat();
+        let mut frames = Frames::default();
+        for _ in 0..100 {
+            frames.push(&header.repeat(4096));
+            assert_eq!(all(&mut frames), []);
+        }
+        assert!(frames.is_noise() && frames.refused == MAX_REFUSED + 1);
+        frames.push(&encode(&message(1)));
+        assert_eq!(all(&mut frames), []);
     }
 
     #[test]

@@ -136,10 +136,12 @@ impl Destination for Arrival {
     fn restore(&self, watch: &Watch<'_>) -> Result<Phases> {
         let machine = self.machine()?;
         let mut machine = lock(&machine);
-        if machine.record.state == State::Held {
-            return Ok(Phases::default());
+        match machine.record.state {
+            // Its memory came once.
+            State::Held | State::Ended if !machine.has_emulator() => return Err(lost()),
+            State::Held => return Ok(Phases::default()),
+            _ => machine.must_be(State::Prepared)?,
         }
-        machine.must_be(State::Prepared)?;
         let began = Instant::now();
         Self::await_whole(&*machine.emulator()?, watch)?;
         if !machine.record.made.is_empty() {
@@ -163,7 +165,11 @@ impl Destination for Arrival {
         self.keep_disks(&mut machine)?;
         machine.link.mend().doing(|| "mending the link".into())?;
         let mended = Instant::now();
-        migration::cont(&mut lock(&*machine.emulator()?)).map_err(not_restored)?;
+        if let Err(error) =
+            machine.emulator().and_then(|qmp| migration::cont(&mut lock(&qmp)).map_err(not_restored))
+        {
+            return Err(if machine.has_emulator() { error } else { lost() });
+        }
         let phases = [("mend", mended - began), ("resume", mended.elapsed())].map(|(name, elapsed)| Phase {
             name: name.into(),
             elapsed_us: u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
@@ -176,12 +182,21 @@ impl Destination for Arrival {
 
     fn abort(&self) -> Result<()> {
         let Ok(machine) = self.machine() else { return Ok(()) };
-        let state = lock(&machine).record.state;
-        match state {
-            State::Prepared | State::Held => self.engine.remove(&self.name),
-            State::Running | State::Stopped | State::Ended => Ok(()),
+        let mut machine = lock(&machine);
+        match machine.record.state {
+            State::Prepared | State::Held => {}
+            // It has ended before it came: its disks are no more than those of a machine that was prepared.
+            State::Ended => self.engine.enter(&mut machine, State::Prepared)?,
+            State::Running | State::Stopped => return Ok(()),
         }
+        drop(machine);
+        self.engine.remove(&self.name)
     }
+}
+
+/// The emulator has ended before the guest ran here.
+fn lost() -> Error {
+    Error::Lost("its emulator has ended".into())
 }
 
 /// Lets the emulator load what comes over the channel, once the source has opened it. If the move ends before, there is none; if the

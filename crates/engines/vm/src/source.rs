@@ -202,7 +202,7 @@ impl Source for Departure {
                 machine.kill();
                 // It has not moved away, so its disks keep their names.
                 self.engine.enter(&mut machine, State::Ended)?;
-                return Err(error);
+                return Err(Error::Lost(error.to_string()));
             }
             self.engine.enter(&mut machine, State::Running)?;
             let left = machine.console(&self.engine.records);

@@ -23,6 +23,9 @@ const SCRIPT: &str = include_str!("../tests/guest.sh");
 /// What a guest runs whose program uses RDMA.
 const RDMA_SCRIPT: &str = include_str!("../tests/guest-rdma.sh");
 
+/// What a guest runs that harms its host as much as it can.
+const HOSTILE_SCRIPT: &str = include_str!("../tests/guest-hostile.sh");
+
 /// The files of the guest. Dropping this deletes those that are not in the cache.
 pub struct Guest {
     /// The kernel.
@@ -74,6 +77,14 @@ impl Guest {
             ));
         }
         Self::with(RDMA_SCRIPT, &files)
+    }
+
+    /// A guest that floods its console, its network and the port of its agent, and resets its machine.
+    ///
+    /// # Errors
+    /// If the guest cannot be built.
+    pub fn hostile() -> Result<Self> {
+        Self::with(HOSTILE_SCRIPT, &[])
     }
 
     fn with(script: &str, files: &[(String, Vec<u8>)]) -> Result<Self> {
