@@ -105,6 +105,9 @@ pub enum Request {
     Kill {
         /// The instance.
         name: String,
+        /// How long a virtual machine may take to power down before it is killed, in seconds; the default is that of its host.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        grace_s: Option<u64>,
     },
 }
 

@@ -36,7 +36,7 @@ use crate::net;
 use crate::removed::Removed;
 
 /// Incremented when a message changes its meaning or layout.
-pub const VERSION: u16 = 28;
+pub const VERSION: u16 = 29;
 
 /// A reason with its remedy, as the move protocol carries it.
 #[must_use]
@@ -247,6 +247,8 @@ pub enum Question {
     Kill {
         /// Which instance.
         vid: Vid,
+        /// How long it may take to end in an orderly way, in seconds, if its workload can be told to: a virtual machine powers down.
+        grace_s: u64,
     },
     /// The size of a move of an instance.
     Weigh {

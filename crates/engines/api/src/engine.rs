@@ -78,6 +78,14 @@ pub trait Local: Send + Sync {
     /// If the instance is unknown on this host.
     fn wait(&self, timeout: Duration) -> Result<bool>;
 
+    /// Tells the workload to end in an orderly way, and does not wait for that; returns whether workloads of this kind can be told.
+    ///
+    /// # Errors
+    /// If it cannot be told now.
+    fn power_down(&self) -> Result<bool> {
+        Ok(false)
+    }
+
     /// Returns how many of its processes the kernel has killed for lack of memory since it came to this host, as far as the engine knows.
     /// Does not wait for other calls.
     fn shortage(&self) -> Shortage;

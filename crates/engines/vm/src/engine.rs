@@ -232,6 +232,13 @@ impl Local for Here {
         }
     }
 
+    /// Presses the power button of a guest that runs.
+    fn power_down(&self) -> Result<bool> {
+        let emulator = lock(&self.machine).emulator()?;
+        migration::power_down(&mut lock(&emulator)).doing(|| "pressing the power button".into())?;
+        Ok(true)
+    }
+
     fn shortage(&self) -> Shortage {
         Shortage::default()
     }

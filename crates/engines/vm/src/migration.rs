@@ -226,6 +226,11 @@ pub fn cont(qmp: &mut Qmp) -> Result<()> {
     qmp.execute("cont", json!({})).map(drop)
 }
 
+/// Presses the guest's power button.
+pub fn power_down(qmp: &mut Qmp) -> Result<()> {
+    qmp.execute("system_powerdown", json!({})).map(drop)
+}
+
 /// A migration that has ended otherwise than it should, as QEMU says it.
 pub fn failed(progress: &Progress) -> QmpError {
     QmpError::Refused(progress.reason.clone())

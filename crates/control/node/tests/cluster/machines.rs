@@ -93,7 +93,7 @@ fn a_cancelled_move_ends_the_channels_of_a_virtual_machine() {
     let _a = cluster.run_machine("a", "h1");
     let gate = cluster.machines[1].gate.lock().unwrap();
     let events = move_up_to(&cluster, "a", "h2", Phase::Precopy);
-    assert_eq!(cluster.ask(&Request::Kill { name: "a".into() }), Event::Done);
+    assert_eq!(cluster.ask(&Request::Kill { name: "a".into(), grace_s: None }), Event::Done);
     assert!(matches!(outcome(events), Outcome::Ended(_)));
     drop(gate);
     cluster.wait_until("removal", |cluster| {

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use api::{Client, Event, MoveReport, Outcome, Phase, State};
@@ -26,7 +26,7 @@ const BLOCK: usize = 4096;
 struct Booted {
     lab: TestLab,
     address: String,
-    _guest: Guest,
+    guest: Guest,
 }
 
 impl Booted {
@@ -39,7 +39,7 @@ impl Booted {
         let started = Self::run(&lab, &guest, &[&["--memory", "128M"], options].concat(), append)?;
         ensure!(started.status.success(), "{}\n{}", started.errors, lab.logs());
         let address = lab.instance(NAME)?.address;
-        let booted = Self { lab, address, _guest: guest };
+        let booted = Self { lab, address, guest };
         booted.counts_on()?;
         Ok(booted)
     }
@@ -238,6 +238,34 @@ fn a_program_in_a_machine_keeps_its_queue_pairs_over_moves() -> Result<()> {
     }
     check.progress().with_context(|| lab.logs())?;
     lab.end_check(check).map(drop)
+}
+
+/// `transhume kill` is over when the machine has ended.
+#[test]
+fn a_killed_machine_powers_down_first_and_loses_power_if_it_does_not() -> Result<()> {
+    let _shared = e2e::shared();
+    let booted = Booted::begin(&[], "")?;
+    let lab = &booted.lab;
+    let exit = |options: &[&str]| {
+        let begun = Instant::now();
+        lab.transhume(&[&["kill", NAME], options].concat())?.success()?;
+        ensure!([true, false].iter().all(|is_incoming| booted.emulators(*is_incoming).is_empty()));
+        match lab.instance(NAME)?.state {
+            State::Exited { code } => Ok((code, begun.elapsed())),
+            state => anyhow::bail!("{state:?}"),
+        }
+    };
+    let (code, _) = exit(&["--grace", "1m"])?;
+    ensure!(code == 0, "the emulator of a guest that powers down ends by itself, not with {code}");
+
+    for (options, at_least, at_most) in [(["--grace", "2s"], 2, 60), (["--grace", "0"], 0, 2)] {
+        let started = Booted::run(lab, &booted.guest, &["--memory", "128M"], "deaf")?;
+        ensure!(started.status.success(), "{}", started.errors);
+        booted.counts_on()?;
+        let (code, elapsed) = exit(&options)?;
+        ensure!(code == 137 && (at_least..at_most).contains(&elapsed.as_secs()), "{code} {elapsed:?}");
+    }
+    Ok(())
 }
 
 #[test]
