@@ -273,6 +273,10 @@ pub struct ExecRequest {
     /// instance. It ends with the connection.
     #[serde(default)]
     pub for_own: bool,
+    /// The same for a virtual machine, whose standard input is its serial console: one client after the other may be attached, and the
+    /// console does not end with the connection.
+    #[serde(default)]
+    pub console: bool,
 }
 
 /// Lines of the client after [`Request::Exec`]. When the client closes the connection, the command gets SIGHUP.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use api::{Event, ExecLine, ExecRequest, Failure, MAX_LINE};
 use fabric::Vid;
 use fabric::session::{MAX_SESSIONS, Order, SessionId, ToSession, Word};
-use instance::{Blueprint, Workload};
+use instance::{Blueprint, Kind, Workload};
 use moves::HostName;
 use moves::journal::{Instance, Record};
 use rpc::Outbox;
@@ -107,6 +107,9 @@ fn begin(state: &mut State, request: ExecRequest, user: User) -> Result<(Session
     let name = &request.name;
     let (vid, host) = match state.find(name) {
         Some((_, instance)) if !may_exec(instance, &request, user) => return Err(failure::not_allowed(name)),
+        Some((_, instance)) if request.console && kind(instance) != Some(Kind::Vm) => {
+            return Err(failure::no_console(name));
+        }
         Some((vid, instance)) => (vid, instance.host.clone()),
         None if state.get::<Lifecycle>().has_ended(name) => return Err(failure::ended(name)),
         None => return Err(failure::no_instance(name)),
@@ -134,6 +137,10 @@ fn may_exec(instance: &Instance, request: &ExecRequest, user: User) -> bool {
     user.user == 0 || request.user.is_none() && is_own()
 }
 
+fn kind(instance: &Instance) -> Option<Kind> {
+    Blueprint::decode(&instance.spec).ok().map(|blueprint| blueprint.spec.workload.kind())
+}
+
 /// A session number that is unique, also among sessions of previous coordinators.
 fn new_id() -> Result<SessionId, Failure> {
     let mut bytes = [0; 8];
@@ -144,7 +151,7 @@ fn new_id() -> Result<SessionId, Failure> {
 }
 
 fn order(request: &ExecRequest) -> Result<Order, Failure> {
-    if request.for_own {
+    if request.for_own || request.console {
         return Ok(Order { input: true, for_own: true, ..Order::default() });
     }
     let ExecRequest { command, environment, directory, user, input, terminal, .. } = request.clone();
@@ -152,7 +159,7 @@ fn order(request: &ExecRequest) -> Result<Order, Failure> {
         return Err(failure::no_command());
     }
     let input = input || terminal.is_some();
-    let order = Order { command, environment, directory, user, input, terminal, for_own: false };
+    let order = Order { command, environment, directory, user, input, terminal, ..Order::default() };
     let words = order.command.iter().chain(order.environment.iter().flat_map(|(name, value)| [name, value]));
     if words.chain(&order.directory).any(|word| word.contains('\0')) {
         return Err(failure::with_a_zero());
@@ -332,8 +339,7 @@ mod tests {
             directory: None,
             user,
             input: false,
-            terminal: None,
-            for_own: false,
+            ..ExecRequest::default()
         };
         let (root, somebody) = (User { user: 0, group: 0 }, User { user: 7, group: 7 });
         assert!(may_exec(&instance(7, false), &request(Some((0, 0))), root));

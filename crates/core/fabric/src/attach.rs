@@ -47,7 +47,7 @@ pub const INSTANCE_VARIABLE: &str = "TRANSHUME_INSTANCE";
 pub const CONTAINER_FOLDER: &str = "/.transhume";
 
 /// The protocol version, raised when a message changes its meaning or layout.
-pub const VERSION: u16 = 6;
+pub const VERSION: u16 = 7;
 
 /// The largest message, in bytes.
 pub const MAX_MESSAGE: usize = 64 * 1024;

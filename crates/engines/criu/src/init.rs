@@ -123,7 +123,7 @@ impl Init {
         for signal in self.signals.take()? {
             if signal == libc::SIGCHLD { self.reap() } else { self.child.signalled(signal) }
         }
-        if self.node.step(|| {}) {
+        if self.node.step(|| None) {
             self.told_end = false;
         }
         self.carry_output();

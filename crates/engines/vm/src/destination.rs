@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,7 +14,6 @@ use engine_api::{
 use instance::{Blocker, InstanceName, Region};
 
 use crate::command::Begin;
-use crate::console;
 use crate::disks::LocalDisk;
 use crate::engine::VmEngine;
 use crate::error::{Doing, not_restored};
@@ -23,7 +23,7 @@ use crate::migration;
 use crate::mirror;
 use crate::needs::Details;
 use crate::qmp::Qmp;
-use crate::record::{CONSOLE, NBD, Record, file_name};
+use crate::record::{CONSOLE, KEYS, NBD, Record, file_name};
 
 /// A machine that comes to this host.
 pub struct Arrival {
@@ -117,8 +117,10 @@ impl Destination for Arrival {
     }
 
     fn sink(&self) -> Result<Box<dyn ImageSink>> {
-        let path = lock(&*self.machine()?).console(&self.engine.records);
-        Ok(Box::new(ConsoleSink { name: file_name(&self.name, CONSOLE), path }))
+        let records = &self.engine.records;
+        let files =
+            [CONSOLE, KEYS].map(|ending| (file_name(&self.name, ending), records.file(&self.name, ending)));
+        Ok(Box::new(ConsoleSink { files }))
     }
 
     fn postcopy(&self) -> Result<Option<Arc<dyn Postcopy>>> {
@@ -137,8 +139,7 @@ impl Destination for Arrival {
         if !machine.record.made.is_empty() {
             mirror::close(&mut lock(&*machine.emulator()?)).map_err(not_restored)?;
         }
-        let left = console::put_back(machine.emulator_pid()?, &machine.console(&self.engine.records));
-        left.doing(|| format!("writing the console of `{}`", self.name))?;
+        machine.restore_console(&self.engine.records)?;
         self.engine.enter(&mut machine, State::Held)?;
         let elapsed_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
         Ok(Phases(vec![Phase { name: "memory".into(), elapsed_us: elapsed_us.max(1) }]))
@@ -184,10 +185,10 @@ fn receive(emulator: &Weak<Mutex<Qmp>>, channels: &Arc<dyn Channels>) {
     let _closed = migration::receive(&mut lock(&emulator), &channel);
 }
 
-/// Takes the one image of a machine: console output. All else comes over channels.
+/// Takes the images of a machine: output and input of the console. All else comes over channels.
 struct ConsoleSink {
-    name: String,
-    path: std::path::PathBuf,
+    /// Their names and their files.
+    files: [(String, PathBuf); 2],
 }
 
 impl ImageSink for ConsoleSink {
@@ -206,7 +207,8 @@ impl ImageSink for ConsoleSink {
     }
 
     fn file(&mut self, name: &str) -> io::Result<File> {
-        if name == self.name { File::create_new(&self.path) } else { Err(io::ErrorKind::InvalidInput.into()) }
+        let known = self.files.iter().find(|(known, _)| known == name);
+        known.map_or_else(|| Err(io::ErrorKind::InvalidInput.into()), |(_, path)| File::create_new(path))
     }
 
     fn finish(self: Box<Self>) -> io::Result<()> {

@@ -13,18 +13,19 @@ use engine_api::wiring::Wiring;
 use engine_api::{Error, Guest, Result, State};
 use engine_criu::shared::{self, Link, Task, TaskId, absent_is_fine};
 use fabric::netns;
-use instance::{InstanceName, InstanceSpec, Kind, Program, VmSpec, Workload};
+use instance::{ImageFile, InstanceName, InstanceSpec, Kind, Program, VmSpec, Workload};
 use serde_json::json;
 
 use crate::command::{self, Begin};
 use crate::config::Config;
+use crate::console::{self, Stream};
 use crate::dhcp::DhcpServer;
 use crate::disks::{self, Format, LocalDisk};
 use crate::error::{Doing, not_started};
 use crate::lock::lock;
 use crate::network;
 use crate::qmp::{Qmp, QmpError};
-use crate::record::{CONSOLE, ERRORS, NBD, PORT, Record, Records, SOCKET, file_name};
+use crate::record::{CONSOLE, ERRORS, KEYS, NBD, PORT, Record, Records, SOCKET, file_name};
 
 /// How long an emulator may take to offer its socket.
 const STARTED: Duration = Duration::from_secs(20);
@@ -256,9 +257,49 @@ impl Machine {
         self.link.delete().doing(|| format!("deleting the link of `{}`", self.name()))
     }
 
-    /// The file with the console's output that came from the source.
-    pub fn console(&self, records: &Records) -> std::path::PathBuf {
-        records.file(self.name(), CONSOLE)
+    /// Copies the console's output that has not reached the node into a file, which travels along.
+    ///
+    /// # Errors
+    /// If that cannot be done.
+    pub fn save_output(&self, records: &Records) -> Result<ImageFile> {
+        let bytes = console::waiting(self.emulator_pid()?);
+        self.save(records, CONSOLE, &bytes.doing(|| format!("reading the console of `{}`", self.name()))?)
+    }
+
+    /// Moves the console's input that the emulator has not read into a file, which travels along.
+    ///
+    /// # Errors
+    /// If that cannot be done.
+    pub fn save_keys(&self, records: &Records) -> Result<ImageFile> {
+        let bytes = console::take_keys(self.emulator_pid()?);
+        self.save(records, KEYS, &bytes.doing(|| format!("reading the input of `{}`", self.name()))?)
+    }
+
+    fn save(&self, records: &Records, ending: &str, bytes: &[u8]) -> Result<ImageFile> {
+        let path = records.file(self.name(), ending);
+        fs::write(&path, bytes).doing(|| format!("writing {}", path.display()))?;
+        Ok(ImageFile { name: file_name(self.name(), ending), size: bytes.len() as u64 })
+    }
+
+    /// Gives a restored machine what the console has not delivered at the source.
+    ///
+    /// # Errors
+    /// If that cannot be done.
+    pub fn restore_console(&self, records: &Records) -> Result<()> {
+        let (pid, output) = (self.emulator_pid()?, records.file(self.name(), CONSOLE));
+        let restored = console::put_back(pid, Stream::Output, &output);
+        restored.doing(|| format!("writing the console of `{}`", self.name()))?;
+        self.return_keys(records)
+    }
+
+    /// Gives the emulator the console's input that was taken from it, or from the one at the source.
+    ///
+    /// # Errors
+    /// If that cannot be done.
+    pub fn return_keys(&self, records: &Records) -> Result<()> {
+        let returned =
+            console::put_back(self.emulator_pid()?, Stream::Input, &records.file(self.name(), KEYS));
+        returned.doing(|| format!("writing to the console of `{}`", self.name()))
     }
 }
 
@@ -278,12 +319,12 @@ pub fn vm_of(spec: &InstanceSpec) -> Result<&VmSpec> {
     }
 }
 
-/// The program that becomes the emulator. Its errors go to a file, since its output is the guest's console.
+/// The program that becomes the emulator. Its errors go to a file, since its output and input are the guest's console.
 fn launcher(emulator: &Path, arguments: Vec<String>, records: &Records, name: &InstanceName) -> Program {
     const WITH_ERRORS: &str = "exec \"$@\" 2>\"$0\"";
     let first = ["/bin/sh".into(), "-c".into(), WITH_ERRORS.into(), file_name(name, ERRORS)];
     let command = first.into_iter().chain([emulator.display().to_string()]).chain(arguments);
-    Program { directory: records.directory().to_owned(), ..Program::new(command) }
+    Program { directory: records.directory().to_owned(), stdin: true, ..Program::new(command) }
 }
 
 /// QEMU's own message, without its program's name.

@@ -80,7 +80,7 @@ impl Records {
 
     /// Deletes a record and the files beside it; no error if there are none.
     pub fn forget(&self, name: &InstanceName) -> Result<()> {
-        for ending in [SOCKET, PORT, NBD, ERRORS, CONSOLE, RECORD] {
+        for ending in [SOCKET, PORT, NBD, ERRORS, CONSOLE, KEYS, RECORD] {
             let path = self.file(name, ending);
             absent_is_fine(fs::remove_file(&path)).doing(|| format!("deleting {}", path.display()))?;
         }
@@ -113,6 +113,8 @@ pub const NBD: &str = "nbd";
 pub const ERRORS: &str = "errors";
 /// The ending of the console's output that has come from the source.
 pub const CONSOLE: &str = "console";
+/// The ending of the console's input that the emulator at the source has not read.
+pub const KEYS: &str = "keys";
 
 /// The name of a machine's file in the directory.
 pub fn file_name(name: &InstanceName, ending: &str) -> String {

@@ -76,7 +76,9 @@ impl VmEngine {
                 migration::cancel(&mut qmp).doing(|| "cancelling the migration".into())?;
                 machine.link.mend().doing(|| "mending the link".into())?;
                 migration::cont(&mut qmp).doing(|| "letting the guest run on".into())?;
-                State::Running
+                drop(qmp);
+                machine.return_keys(&self.records)?;
+                return Ok(State::Running);
             }
             (State::Held, "running") => State::Running,
             (State::Prepared | State::Held | State::Ended, _) => State::Prepared,

@@ -13,7 +13,6 @@ use engine_api::{
 use engine_criu::shared::absent_is_fine;
 use instance::{Blocker, ImageFile};
 
-use crate::console;
 use crate::disks::LocalDisk;
 use crate::engine::VmEngine;
 use crate::error::{Doing, disks_not_moved, not_moved, not_taken};
@@ -23,7 +22,7 @@ use crate::migration::{self, Progress, Status, failed};
 use crate::mirror;
 use crate::needs::Details;
 use crate::qmp::{Qmp, QmpError};
-use crate::record::{CONSOLE, file_name};
+use crate::record::CONSOLE;
 
 /// A machine that may leave this host.
 pub struct Departure {
@@ -75,8 +74,8 @@ impl Departure {
         migration::converge(&qmp, goes_on)
     }
 
-    /// Stops the guest and sends the rest. The image is the console's output that the node does not have.
-    fn switch_over(&self, machine: &mut Machine, watch: &Watch<'_>) -> Result<(ImageFile, Phases)> {
+    /// Stops the guest and sends the rest. The images are output and input of the console that have not arrived.
+    fn switch_over(&self, machine: &mut Machine, watch: &Watch<'_>) -> Result<(Vec<ImageFile>, Phases)> {
         let began = Instant::now();
         let goes_on = || !(watch.cancelled)() && began.elapsed() < watch.timeout;
         let emulator = machine.emulator()?;
@@ -87,6 +86,9 @@ impl Departure {
         let since = Instant::now();
         machine.link.cut().doing(|| "cutting the link".into())?;
         phases.push(phase("cut", since));
+        drop(qmp);
+        let keys = machine.save_keys(&self.engine.records)?;
+        let mut qmp = lock(&emulator);
         let since = Instant::now();
         let mirrored = std::mem::take(&mut *lock(&self.mirrored));
         if !mirrored.is_empty() {
@@ -102,16 +104,7 @@ impl Departure {
         must_be(&completed, Status::Completed, watch)?;
         phases.push(phase("memory", since));
         drop(qmp);
-        let image = self.save_console(machine)?;
-        Ok((image, Phases(phases)))
-    }
-
-    fn save_console(&self, machine: &Machine) -> Result<ImageFile> {
-        let pid = machine.emulator_pid()?;
-        let bytes = console::waiting(pid).doing(|| format!("reading the console of `{}`", machine.name()))?;
-        let path = machine.console(&self.engine.records);
-        fs::write(&path, &bytes).doing(|| format!("writing {}", path.display()))?;
-        Ok(ImageFile { name: file_name(machine.name(), CONSOLE), size: bytes.len() as u64 })
+        Ok((vec![machine.save_output(&self.engine.records)?, keys], Phases(phases)))
     }
 
     /// Lets the guest run on after a switchover that has failed.
@@ -122,7 +115,9 @@ impl Departure {
         migration::cancel(&mut qmp).doing(|| "cancelling the migration".into())?;
         self.is_sending.store(false, Ordering::SeqCst);
         machine.link.mend().doing(|| "mending the link".into())?;
-        migration::cont(&mut qmp).doing(|| "letting the guest run on".into())
+        migration::cont(&mut qmp).doing(|| "letting the guest run on".into())?;
+        drop(qmp);
+        machine.return_keys(&self.engine.records)
     }
 }
 
@@ -169,10 +164,10 @@ impl Source for Departure {
             Ok(switched)
         });
         match switched {
-            Ok((image, phases)) => {
+            Ok((images, phases)) => {
                 self.is_sending.store(false, Ordering::SeqCst);
                 let directory = self.engine.records.directory().to_owned();
-                Ok(Dump { directory, images: vec![image], phases })
+                Ok(Dump { directory, images, phases })
             }
             Err(error) => {
                 self.run_on(&machine)?;
@@ -193,7 +188,7 @@ impl Source for Departure {
                 return Err(error);
             }
             self.engine.enter(&mut machine, State::Running)?;
-            let left = machine.console(&self.engine.records);
+            let left = self.engine.records.file(machine.name(), CONSOLE);
             absent_is_fine(fs::remove_file(&left)).doing(|| format!("deleting {}", left.display()))?;
         }
         Ok(Running { pid: Some(machine.first_pid()?), phases: Phases::default() })

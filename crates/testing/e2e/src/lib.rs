@@ -11,6 +11,7 @@
 //! * [`mpi`]: Open MPI jobs in a lab, in instances that share the machine's files. [`job`]: in containers.
 //! * [`ucx`]: UCX's benchmark as installed.
 //! * [`testlab`]: a lab for a test, with the user's command line.
+//! * [`desk`]: a user's terminal, with a command of the command line at it.
 //! * [`overlay`]: the overlay between a lab's hosts, and streams through it.
 //! * [`asked`]: a station that is probed continuously while it moves.
 //! * [`machines`]: machines joined by `transhume net up`.
@@ -25,6 +26,7 @@ pub mod asked;
 pub mod changing;
 pub mod check;
 pub mod common_files;
+pub mod desk;
 pub mod fault;
 pub mod guest;
 pub mod interrupt;

@@ -1,6 +1,7 @@
 #!/bin/busybox sh
 # The program of a small guest. It counts on the console, answers on the network, writes to memory, and checks its disks.
-# Kernel arguments: ip=ADDRESS:::MASK::…, dhcp (instead of ip), dirty=MIB, disks=NAMES (such as vda,vdb), deaf (to the power button).
+# Kernel arguments: ip=ADDRESS:::MASK::…, dhcp (instead of ip), dirty=MIB, disks=NAMES (such as vda,vdb), deaf (to the power button),
+# shell (on the console, instead of counting there).
 /bin/busybox mkdir -p /proc /dev /tmp
 /bin/busybox --install -s /bin
 export PATH=/bin
@@ -8,7 +9,7 @@ mount -t proc proc /proc
 mount -t devtmpfs devtmpfs /dev
 mount -t tmpfs tmpfs /tmp
 while read -r module; do insmod "/modules/$module"; done </modules/order
-disks= address= mask= deaf=
+disks= address= mask= deaf= shell=
 for word in $(cat /proc/cmdline); do
     case $word in
     ip=*)
@@ -17,6 +18,7 @@ for word in $(cat /proc/cmdline); do
         ;;
     dhcp) address= ;;
     deaf) deaf=1 ;;
+    shell) shell=1 ;;
     dirty=*) (while :; do dd if=/dev/urandom of=/tmp/f bs=64k count=$((${word#dirty=} * 16)) conv=notrunc; done) 2>/dev/null & ;;
     disks=*) disks=$(echo "${word#disks=}" | tr , ' ') ;;
     esac
@@ -36,6 +38,13 @@ if [ ! "$deaf" ]; then
     printf '#!/bin/sh\nexec poweroff -f\n' >/etc/acpi/PWRF/00000080
     chmod +x /etc/acpi/PWRF/00000080
     acpid -l /tmp/acpid.log
+fi
+
+if [ "$shell" ]; then
+    echo "count 1 ."
+    echo "count 2 ."
+    echo "count 3 ."
+    while :; do setsid cttyhack sh; done
 fi
 
 # Block N of 1024 has the last number that was written there, as text of 4096 bytes.

@@ -194,6 +194,16 @@ pub fn without_stdin() -> NotStarted {
     not_started(126, what, "start it with `transhume run --stdin`")
 }
 
+/// The reason why a console gets no input.
+pub fn second_console() -> NotStarted {
+    let what = "another client is attached to the console".to_owned();
+    not_started(
+        126,
+        what,
+        "end that `transhume console` with Ctrl-], or read along with `transhume logs --follow`",
+    )
+}
+
 /// The refusal of a session beside an emulator: its command would run on the host, outside the virtual machine.
 pub fn no_guest() -> NotStarted {
     let what = "the instance is a virtual machine, into which no command can be sent".to_owned();

@@ -39,8 +39,8 @@ impl Sessions {
     /// No sessions yet. A session inherits from `launch` all that its order leaves open; `own_stdin` is the input of that command.
     pub fn new(launch: Launch, own_stdin: Option<ChildStdin>) -> Self {
         Self {
+            own_input: OwnInput::new(own_stdin, launch.is_emulator()),
             launch,
-            own_input: OwnInput::new(own_stdin),
             node: Attachment::new(Role::Sessions),
             open: BTreeMap::new(),
             refused: VecDeque::new(),
@@ -74,7 +74,7 @@ impl Sessions {
     /// Handles the node's messages, moves data of the pipes that are `ready`, and sends messages to the node.
     pub fn step(&mut self, ready: impl Fn(RawFd) -> bool) {
         let Self { node, open, .. } = self;
-        if node.step(|| open.values_mut().for_each(Session::hold)) {
+        if node.step(|| hold(open)) {
             self.open.values_mut().for_each(Session::go_on);
             self.say_again();
         }
@@ -93,7 +93,9 @@ impl Sessions {
             self.own_input.cannot_be_asked_for();
         }
         self.own_input.end_overdue(now);
-        self.open.retain(|_, session| !session.is_over());
+        for (_, mut over) in self.open.extract_if(.., |_, session| session.is_over()) {
+            self.own_input.give_back(over.return_console());
+        }
         self.tell();
     }
 
@@ -111,10 +113,12 @@ impl Sessions {
         // Other messages are for a session that was left, or that is not open yet: the node repeats its `Open`.
         let ToSession::Open(order) = message else { return };
         if self.open.len() < MAX_SESSIONS {
-            let session = if order.for_own {
-                Session::for_own(self.own_input.take())
-            } else {
-                Session::start(&self.launch, &order, unshielded())
+            let session = match order.for_own {
+                true if self.launch.is_emulator() => {
+                    Session::for_console(self.own_input.take(), order.input_from)
+                }
+                true => Session::for_own(self.own_input.take()),
+                false => Session::start(&self.launch, &order, unshielded()),
             };
             self.open.insert(id, session);
         } else {
@@ -149,6 +153,13 @@ impl Sessions {
         self.last = id;
         Some(Word::One(id, message))
     }
+}
+
+/// Stops all sessions for a move. Returns the last message of a console, of which there is one at most.
+fn hold(open: &mut BTreeMap<SessionId, Session>) -> Option<ToNode> {
+    open.values_mut().for_each(Session::hold);
+    let word = open.iter_mut().find_map(|(id, session)| Some(Word::One(*id, session.last_word()?)));
+    word.map(ToNode::Sessions)
 }
 
 fn too_many() -> FromSession {

@@ -2,11 +2,14 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use api::{Client, Event, MoveReport, Outcome, Phase, State};
 use e2e::check::{self, Check};
+use e2e::desk::Desk;
 use e2e::guest::{Guest, counted};
 use e2e::program::{self, Program};
 use e2e::testlab::{TestLab, report};
@@ -265,6 +268,61 @@ fn a_killed_machine_powers_down_first_and_loses_power_if_it_does_not() -> Result
         let (code, elapsed) = exit(&options)?;
         ensure!(code == 137 && (at_least..at_most).contains(&elapsed.as_secs()), "{code} {elapsed:?}");
     }
+    Ok(())
+}
+
+/// The guest answers each number that is typed; the console's whole output shows that none is lost or doubled.
+#[test]
+fn a_console_is_typed_at_over_moves_by_one_client_at_a_time() -> Result<()> {
+    const NUMBERS: u32 = 400;
+    /// So many numbers are on their way: fewer than the guest's terminal holds.
+    const AHEAD: u32 = 20;
+    let _shared = e2e::shared();
+    let booted = Booted::begin(&[], "shell")?;
+    let lab = &booted.lab;
+    let attach = || -> Result<Desk> {
+        let desk = Desk::start(lab, &["console", NAME])?;
+        lab.eventually("the console has the terminal", || Ok(!desk.is_cooked()?))?;
+        Ok(desk)
+    };
+    let mut desk = attach()?;
+    desk.press("echo $((6 * 7))\n")?;
+    desk.expect("\n42\r\n")?;
+    let second = lab.transhume(&["console", NAME])?;
+    ensure!(second.errors.contains("another client is attached"), "{}", second.errors);
+    desk.press("\x1d")?;
+    lab.eventually("the console is left", || Ok(desk.client.try_wait()?.is_some()))?;
+    ensure!(desk.client.wait()?.success() && desk.is_cooked()?);
+
+    let mut desk = attach()?;
+    desk.press("stty -echo; while read number; do echo \"got $number\"; done\n")?;
+    let is_over = AtomicBool::new(false);
+    let last = thread::scope(|scope| -> Result<u32> {
+        let typing = scope.spawn(|| -> Result<u32> {
+            for number in 1.. {
+                desk.press(&format!("{number}\n"))?;
+                if number > AHEAD {
+                    desk.expect(&format!("got {}\r\n", number - AHEAD))?;
+                }
+                if number >= NUMBERS && is_over.load(Ordering::Relaxed) {
+                    desk.expect(&format!("got {number}\r\n"))?;
+                    return Ok(number);
+                }
+            }
+            unreachable!()
+        });
+        let moved = ["h2", "h1"].iter().try_for_each(|host| lab.move_to(NAME, host).map(drop));
+        is_over.store(true, Ordering::Relaxed);
+        let last = typing.join().map_err(|_| anyhow!("the typist has panicked"))?;
+        moved.and(last)
+    })?;
+    let lines = lab.transhume(&["logs", NAME])?.success()?.lines;
+    let got: Vec<u32> =
+        lines.iter().filter_map(|line| line.trim_end().strip_prefix("got ")?.parse().ok()).collect();
+    ensure!(got == (1..=last).collect::<Vec<_>>(), "{got:?}");
+    lab.transhume(&["run", "--name", "job", "--detach", "--", "sleep", "100"])?.success()?;
+    let refused = lab.transhume(&["console", "job"])?;
+    ensure!(refused.errors.contains("`job` is no virtual machine"), "{}", refused.errors);
     Ok(())
 }
 
