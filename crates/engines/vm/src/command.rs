@@ -29,7 +29,8 @@ pub fn arguments(spec: &InstanceSpec, vm: &VmSpec, hardware: &Hardware, begin: B
     line.option("-name", format!("guest={}", spec.name));
     // Neither devices nor settings of the host's own.
     line.flag("-nodefaults").flag("-no-user-config");
-    line.option("-machine", &hardware.machine).option("-accel", "tcg,thread=multi");
+    // The memory for translated instructions is limited: it belongs to the overhead of a machine.
+    line.option("-machine", &hardware.machine).option("-accel", "tcg,thread=multi,tb-size=128");
     line.option("-cpu", &hardware.cpu_model).option("-smp", vm.cpus.to_string());
     line.option("-m", format!("{}M", vm.memory >> 20));
     line.option("-display", "none");

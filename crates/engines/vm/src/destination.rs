@@ -81,7 +81,7 @@ impl Arrival {
 impl Destination for Arrival {
     fn verify(&self, needs: &Needs, is_postcopy: bool) -> Result<Vec<Blocker>> {
         let mut blockers = Details::decode(needs)?.blockers(self.engine.emulator()?);
-        blockers.extend(self.engine.lacks_memory(needs.memory, &self.name)?);
+        blockers.extend(self.engine.memory.lack(&self.name, needs.memory)?);
         if is_postcopy {
             let what = "post-copy is not supported for virtual machines";
             blockers.push(Blocker::new(what, "move it without --post-copy"));

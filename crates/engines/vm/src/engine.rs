@@ -10,17 +10,19 @@ use engine_api::{
     Capabilities, Destination, Driver, Engine, Error, Guest, Local, Phases, Recovered, Result, Running,
     Shortage, Source, State,
 };
-use engine_criu::shared::{Bridge, Task, memory_available};
+use engine_criu::shared::{Bridge, Task};
 use fabric::NetworkKind;
-use instance::{Blocker, InstanceName, InstanceSpec, Kind};
+use instance::{InstanceName, InstanceSpec, Kind};
 
 use crate::command::Begin;
 use crate::config::Config;
 use crate::destination::Arrival;
 use crate::emulator::Emulator;
 use crate::error::Doing;
+use crate::limits;
 use crate::lock::lock;
 use crate::machine::{Machine, vm_of};
+use crate::memory::Reservations;
 use crate::migration;
 use crate::needs;
 use crate::record::{Hardware, Record, Records};
@@ -30,6 +32,7 @@ use crate::source::Departure;
 pub struct VmEngine {
     pub(crate) config: Config,
     pub(crate) records: Records,
+    pub(crate) memory: Reservations,
     emulator: OnceLock<Emulator>,
     pub(crate) machines: Mutex<HashMap<InstanceName, Arc<Mutex<Machine>>>>,
 }
@@ -41,7 +44,8 @@ impl VmEngine {
     /// If the state directory cannot be made, or other users can write to it.
     pub fn new(config: Config) -> Result<Self> {
         let records = Records::open(config.state.clone())?;
-        Ok(Self { config, records, emulator: OnceLock::new(), machines: Mutex::default() })
+        let (memory, machines) = (Reservations::default(), Mutex::default());
+        Ok(Self { config, records, memory, emulator: OnceLock::new(), machines })
     }
 
     /// A machine of this host.
@@ -65,10 +69,10 @@ impl VmEngine {
         Ok(self.emulator.get_or_init(|| emulator))
     }
 
-    /// Makes a machine's namespace and devices, and records it. Nothing runs.
+    /// Reserves a machine's memory, makes its namespace and devices, and records it. Nothing runs.
     ///
     /// # Errors
-    /// If the host lacks something, or a machine of this name is here and has not ended.
+    /// If the host lacks something such as memory, or a machine of this name is here and has not ended.
     pub(crate) fn prepare(&self, spec: &InstanceSpec, hardware: Hardware) -> Result<Arc<Mutex<Machine>>> {
         let name = &spec.name;
         if let Ok(present) = self.find(name) {
@@ -83,9 +87,13 @@ impl VmEngine {
             first: None,
             made: Vec::new(),
         };
-        let mut machine = Machine::make(record, self.wiring(spec.network_kind)?)?;
+        let wiring = self.wiring(spec.network_kind)?;
+        let memory = self.memory.reserve(name, needs::memory(vm_of(spec)?))?;
+        let made = Machine::make(record, wiring, memory);
+        let mut machine = made.inspect_err(|_| self.memory.release(name))?;
         if let Err(error) = self.records.save(&machine.record) {
-            machine.remove()?;
+            machine.remove(&self.records)?;
+            self.memory.release(name);
             return Err(error);
         }
         let machine = Arc::new(Mutex::new(machine));
@@ -104,34 +112,11 @@ impl VmEngine {
         }
     }
 
-    /// The blocker, if the host has less than `wanted` bytes of memory for one more machine. Memory of machines that are on their way
-    /// counts as used.
-    ///
-    /// # Errors
-    /// If the host does not say what it has.
-    pub(crate) fn lacks_memory(&self, wanted: u64, own: &InstanceName) -> Result<Option<Blocker>> {
-        let machines: Vec<_> = lock(&self.machines).values().cloned().collect();
-        let promised = machines.iter().filter_map(|machine| {
-            // A machine that is busy with its restore has most of its memory.
-            let machine = machine.try_lock().ok()?;
-            let comes = machine.record.state == State::Prepared && machine.name() != own;
-            comes.then(|| machine.vm().map_or(0, needs::memory))
-        });
-        let free = memory_available()?.saturating_sub(promised.sum());
-        Ok((free < wanted).then(|| {
-            let what =
-                format!("the machine needs {} MiB of memory, and {} MiB are free", wanted >> 20, free >> 20);
-            Blocker::new(
-                what,
-                "end other programs there, give the machine less with --memory, or choose another host",
-            )
-        }))
-    }
-
     /// Kills and deletes a machine, in any state.
     pub(crate) fn remove(&self, name: &InstanceName) -> Result<()> {
         let Ok(machine) = self.find(name) else { return Ok(()) };
-        lock(&machine).remove()?;
+        lock(&machine).remove(&self.records)?;
+        self.memory.release(name);
         self.records.forget(name)?;
         lock(&self.machines).remove(name);
         Ok(())
@@ -155,15 +140,12 @@ impl Engine for VmEngine {
         let vm = vm_of(spec)?;
         let hardware = self.emulator()?.hardware(vm)?;
         needs::must_exist(vm)?;
-        if let Some(Blocker { what, remedy }) = self.lacks_memory(needs::memory(vm), &spec.name)? {
-            return Err(Error::unusable(what, remedy));
-        }
         self.prepare(spec, hardware).map(drop)
     }
 
     fn local(self: Arc<Self>, name: &InstanceName) -> Result<Box<dyn Local>> {
         let machine = self.find(name)?;
-        Ok(Box::new(Here { engine: self, machine }))
+        Ok(Box::new(Here { engine: self, name: name.clone(), machine }))
     }
 
     fn destroy(&self, name: &InstanceName) -> Result<()> {
@@ -187,6 +169,7 @@ impl Engine for VmEngine {
 /// A machine on this host.
 struct Here {
     engine: Arc<VmEngine>,
+    name: InstanceName,
     machine: Arc<Mutex<Machine>>,
 }
 
@@ -240,7 +223,9 @@ impl Local for Here {
     }
 
     fn shortage(&self) -> Shortage {
-        Shortage::default()
+        let engine_criu::shared::Shortage { kills, limit } =
+            limits::shortage(self.engine.records.directory(), &self.name);
+        Shortage { kills, limit }
     }
 
     fn guest(&self) -> Result<Option<Guest>> {

@@ -32,6 +32,7 @@
 //! * [`source`], [`destination`]: the two sides of a move. [`migration`]: QEMU's migration as both follow it.
 //! * [`machine`]: a machine's resources on this host. [`record`]: its durable record. [`recovering`]: finds it after a restart of the node.
 //! * [`command`]: QEMU's command line. [`emulator`]: the installed QEMU and its abilities. [`qmp`]: the client of its control socket.
+//! * [`memory`]: the memory that machines have reserved. [`limits`]: their cgroups.
 //! * [`network`]: the TAP. [`dhcp`]: tells the guest its address there. [`console`]: serial output that has not reached the node.
 //! * [`disks`]: formats, options and files of disks. [`mirror`]: local disks that move along.
 //! * [`needs`]: the needs of a machine at its destination. [`error`]: errors.
@@ -45,8 +46,10 @@ mod disks;
 mod emulator;
 mod engine;
 mod error;
+mod limits;
 mod lock;
 mod machine;
+mod memory;
 mod migration;
 mod mirror;
 mod needs;

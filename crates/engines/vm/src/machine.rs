@@ -22,7 +22,9 @@ use crate::console::{self, Stream};
 use crate::dhcp::DhcpServer;
 use crate::disks::{self, Format, LocalDisk};
 use crate::error::{Doing, not_started};
+use crate::limits;
 use crate::lock::lock;
+use crate::memory::User;
 use crate::network;
 use crate::qmp::{Qmp, QmpError};
 use crate::record::{CONSOLE, ERRORS, KEYS, NBD, PORT, Record, Records, SOCKET, file_name};
@@ -41,6 +43,8 @@ pub struct Machine {
     pub namespace: OwnedFd,
     /// The wired device there.
     pub link: Link,
+    /// Uses the memory that is reserved for it.
+    memory: User,
     /// Tells the guest its address.
     _dhcp: DhcpServer,
     /// Its first process, the parent of the emulator.
@@ -51,7 +55,7 @@ pub struct Machine {
 
 impl Machine {
     /// Makes the namespace with its devices. The link is cut, and nothing runs.
-    pub fn make(record: Record, wiring: Arc<dyn Wiring>) -> Result<Self> {
+    pub fn make(record: Record, wiring: Arc<dyn Wiring>, memory: User) -> Result<Self> {
         let spec = &record.spec;
         let namespace = netns::create().doing(|| "making a network namespace".into())?;
         let kind = spec.network_kind;
@@ -60,17 +64,18 @@ impl Machine {
         let joined = network::join(namespace.as_fd(), spec.network.address, spec.network.mtu);
         joined.doing(|| format!("making the TAP of `{}`", spec.name))?;
         let dhcp = dhcp(namespace.as_fd(), spec)?;
-        Ok(Self { record, namespace, link, _dhcp: dhcp, first: None, qmp: None })
+        Ok(Self { record, namespace, link, memory, _dhcp: dhcp, first: None, qmp: None })
     }
 
     /// Takes over the devices of a machine whose first process runs.
-    pub fn adopt(record: Record, first: Task, wiring: Arc<dyn Wiring>) -> Result<Self> {
+    pub fn adopt(record: Record, first: Task, wiring: Arc<dyn Wiring>, memory: User) -> Result<Self> {
         let path = format!("/proc/{}/ns/net", first.id().pid);
         let namespace: OwnedFd = File::open(&path).doing(|| format!("opening {path}"))?.into();
         let link = Link::find(namespace.as_fd(), &record.spec, wiring);
         let link = link.doing(|| format!("finding the link of `{}`", record.spec.name))?;
         let dhcp = dhcp(namespace.as_fd(), &record.spec)?;
-        Ok(Self { record, namespace, link, _dhcp: dhcp, first: Some(first), qmp: None })
+        memory.set(Some(first.id().pid));
+        Ok(Self { record, namespace, link, memory, _dhcp: dhcp, first: Some(first), qmp: None })
     }
 
     /// Its name.
@@ -103,9 +108,12 @@ impl Machine {
         }
         let arguments = command::arguments(spec, self.vm()?, &self.record.hardware, begin);
         let program = launcher(program, arguments, records, self.name());
-        let limits = vec![shared::descriptor_limit()];
-        let pid = shared::start(&program, Kind::Vm, &config.init, self.namespace.as_fd(), limits);
+        let doors = limits::make(records.directory(), self.name(), self.vm()?)
+            .doing(|| format!("making the cgroup of `{}`", self.name()))?;
+        let own = vec![shared::descriptor_limit()];
+        let pid = shared::start(&program, Kind::Vm, &config.init, self.namespace.as_fd(), doors, own);
         let pid = pid.doing(|| format!("starting `{}`", self.name()))?;
+        self.memory.set(Some(pid));
         self.first = TaskId::of(pid).ok().and_then(Task::open);
         self.record.first = self.first.as_ref().map(Task::id);
         records.save(&self.record)?;
@@ -207,6 +215,7 @@ impl Machine {
     /// Kills the emulator: when its first process dies, the kernel kills it too.
     pub fn kill(&mut self) {
         self.qmp = None;
+        self.memory.set(None);
         if let Some(first) = self.first.take() {
             let _gone = first.signal(libc::SIGKILL);
             first.ended_within(KILLED);
@@ -251,8 +260,10 @@ impl Machine {
     }
 
     /// Kills and deletes everything but the record.
-    pub fn remove(&mut self) -> Result<()> {
+    pub fn remove(&mut self, records: &Records) -> Result<()> {
         self.kill();
+        limits::remove(records.directory(), self.name())
+            .doing(|| format!("removing the cgroup of `{}`", self.name()))?;
         self.part_with_disks()?;
         self.link.delete().doing(|| format!("deleting the link of `{}`", self.name()))
     }

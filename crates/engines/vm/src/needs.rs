@@ -11,8 +11,8 @@ use crate::disks::{self, DiskNeed, LocalDisk};
 use crate::emulator::Emulator;
 use crate::record::Hardware;
 
-/// The memory that an emulator uses beside its guest's, in bytes.
-const OVERHEAD: u64 = 64 << 20;
+/// The memory that an emulator uses beside its guest's, in bytes: half of it for translated instructions.
+const OVERHEAD: u64 = 256 << 20;
 
 /// The needs besides memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

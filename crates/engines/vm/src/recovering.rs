@@ -18,8 +18,9 @@ use engine_criu::shared::Task;
 use crate::engine::VmEngine;
 use crate::error::Doing;
 use crate::lock::lock;
-use crate::machine::Machine;
+use crate::machine::{Machine, vm_of};
 use crate::migration;
+use crate::needs;
 use crate::record::Record;
 
 impl VmEngine {
@@ -38,12 +39,13 @@ impl VmEngine {
 
     fn recover(&self, mut record: Record) -> Result<Machine> {
         let wiring = self.wiring(record.spec.network_kind)?;
+        let memory = self.memory.enter(&record.spec.name, needs::memory(vm_of(&record.spec)?));
         let Some(first) = record.first.and_then(Task::open) else {
             record.first = None;
             record.state = if record.state == State::Prepared { State::Prepared } else { State::Ended };
-            return Machine::make(record, wiring);
+            return Machine::make(record, wiring, memory);
         };
-        let mut machine = Machine::adopt(record, first, wiring)?;
+        let mut machine = Machine::adopt(record, first, wiring, memory)?;
         let state = match self.look(&mut machine) {
             Ok(state) => state,
             Err(_) => {
