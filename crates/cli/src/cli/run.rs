@@ -99,6 +99,10 @@ impl Arguments {
             Event::NotStarted { code, failure } => return Err(Failure::from(failure).with_code(code)),
             event => return Err(unexpected(&event)),
         };
+        if let Some(path) = &instance.vnc {
+            let host = &instance.host;
+            eprintln!("display: `ssh -L 5900:{path} root@{host}`, then a VNC viewer at localhost:5900");
+        }
         match errand {
             Some(errand) => {
                 if stdin {

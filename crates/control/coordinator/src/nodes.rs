@@ -326,6 +326,10 @@ async fn listen(
             FromNode::OutOfMemory { vid, processes, limit } => {
                 note_shortage(&cluster.view(), host, vid, (processes, limit));
             }
+            FromNode::Machines(support) => {
+                let host = host.clone();
+                cluster.edit(move |state| state.note_machines(host, support)).await;
+            }
             FromNode::Net(message) => network::heard::take(cluster, host, message).await,
             FromNode::Sessions { vid, word } => sessions_say(cluster, host, link, vid, word),
             FromNode::Directory { process, number, request } => {

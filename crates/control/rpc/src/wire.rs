@@ -111,6 +111,8 @@ pub enum FromNode {
     },
     /// About the overlay.
     Net(net::FromNode),
+    /// How the host runs virtual machines. Sent for each connection, once the node knows.
+    Machines(api::MachineSupport),
     /// A message of an instance's sessions.
     Sessions {
         /// Which instance's.

@@ -63,7 +63,7 @@ impl BlueprintError {
 
 impl Blueprint {
     /// The version that this release writes, and the only version that it reads.
-    pub const VERSION: u8 = 2;
+    pub const VERSION: u8 = 3;
 
     /// Encodes the blueprint.
     ///
@@ -206,7 +206,7 @@ mod tests {
 
     use super::*;
     use crate::digest::Digest;
-    use crate::spec::{Boot, ContainerImage, Disk, InstanceName, Network, ResourceLimit};
+    use crate::spec::{Accelerator, Boot, ContainerImage, Disk, InstanceName, Network, ResourceLimit};
 
     fn program() -> Program {
         Program {
@@ -240,7 +240,17 @@ mod tests {
             append: "quiet".into(),
         };
         let (machine, cpu_model) = (Some("pc-q35-7.2".into()), None);
-        let vm = VmSpec { cpus: 2, memory: 1 << 30, machine, cpu_model, boot: Some(boot), disks };
+        let accelerator = Some(Accelerator::Kvm);
+        let vm = VmSpec {
+            cpus: 2,
+            memory: 1 << 30,
+            machine,
+            cpu_model,
+            accelerator,
+            boot: Some(boot),
+            disks,
+            vnc: true,
+        };
         let workloads = [
             Workload::Process(program()),
             container(Root::Directory("/srv/root".into())),

@@ -23,6 +23,6 @@ pub use digest::{BadDigest, Digest};
 pub use image::{ImageFile, Region};
 pub use output::{Chunk, Follower, Output};
 pub use spec::{
-    BadName, Boot, Container, ContainerImage, Disk, InstanceName, InstanceSpec, Kind, Network, Program,
-    ResourceLimit, Root, VmSpec, Workload,
+    Accelerator, BadName, Boot, Container, ContainerImage, Disk, InstanceName, InstanceSpec, Kind, Network,
+    Program, ResourceLimit, Root, VmSpec, Workload,
 };

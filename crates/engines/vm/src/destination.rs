@@ -80,7 +80,7 @@ impl Arrival {
 
 impl Destination for Arrival {
     fn verify(&self, needs: &Needs, is_postcopy: bool) -> Result<Vec<Blocker>> {
-        let mut blockers = Details::decode(needs)?.blockers(self.engine.emulator()?);
+        let mut blockers = Details::decode(needs)?.blockers(self.engine.emulator()?, &self.engine.kvm);
         blockers.extend(self.engine.memory.lack(&self.name, needs.memory)?);
         if is_postcopy {
             let what = "post-copy is not supported for virtual machines";

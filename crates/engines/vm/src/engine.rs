@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use engine_api::wiring::Wiring;
 use engine_api::{
-    Capabilities, Destination, Driver, Engine, Error, Guest, Local, Phases, Recovered, Result, Running,
-    Shortage, Source, State,
+    Capabilities, Destination, Driver, Engine, Error, Guest, Local, MachineSupport, Phases, Recovered,
+    Result, Running, Shortage, Source, State,
 };
 use engine_criu::shared::{Bridge, Task};
 use fabric::NetworkKind;
@@ -19,6 +19,7 @@ use crate::config::Config;
 use crate::destination::Arrival;
 use crate::emulator::Emulator;
 use crate::error::Doing;
+use crate::kvm::Probe;
 use crate::limits;
 use crate::lock::lock;
 use crate::machine::{Machine, vm_of};
@@ -33,6 +34,7 @@ pub struct VmEngine {
     pub(crate) config: Config,
     pub(crate) records: Records,
     pub(crate) memory: Reservations,
+    pub(crate) kvm: Probe,
     emulator: OnceLock<Emulator>,
     pub(crate) machines: Mutex<HashMap<InstanceName, Arc<Mutex<Machine>>>>,
 }
@@ -44,8 +46,9 @@ impl VmEngine {
     /// If the state directory cannot be made, or other users can write to it.
     pub fn new(config: Config) -> Result<Self> {
         let records = Records::open(config.state.clone())?;
+        let kvm = Probe::begin(config.emulator.clone(), records.directory());
         let (memory, machines) = (Reservations::default(), Mutex::default());
-        Ok(Self { config, records, memory, emulator: OnceLock::new(), machines })
+        Ok(Self { config, records, memory, kvm, emulator: OnceLock::new(), machines })
     }
 
     /// A machine of this host.
@@ -136,9 +139,15 @@ impl Engine for VmEngine {
         Capabilities { kinds: &[Kind::Vm], precopy: Driver::Engine }
     }
 
+    fn machines(&self) -> Option<MachineSupport> {
+        let emulator = self.emulator().map(|emulator| emulator.name()).map_err(|error| error.to_string());
+        let displays = self.records.directory().to_owned();
+        Some(MachineSupport { emulator, kvm: self.kvm.verdict().clone(), displays })
+    }
+
     fn create(&self, spec: &InstanceSpec) -> Result<()> {
         let vm = vm_of(spec)?;
-        let hardware = self.emulator()?.hardware(vm)?;
+        let hardware = self.emulator()?.hardware(vm, &self.kvm)?;
         needs::must_exist(vm)?;
         self.prepare(spec, hardware).map(drop)
     }

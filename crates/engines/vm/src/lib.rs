@@ -32,7 +32,8 @@
 //! * [`source`], [`destination`]: the two sides of a move. [`migration`]: QEMU's migration as both follow it.
 //! * [`machine`]: a machine's resources on this host. [`record`]: its durable record. [`recovering`]: finds it after a restart of the node.
 //! * [`command`]: QEMU's command line. [`emulator`]: the installed QEMU and its abilities. [`qmp`]: the client of its control socket.
-//! * [`memory`]: the memory that machines have reserved. [`limits`]: their cgroups.
+//! * [`memory`]: the memory that machines have reserved. [`limits`]: their cgroups. [`kvm`]: whether KVM works on this host.
+//!   [`processor`]: the host's processor.
 //! * [`network`]: the TAP. [`dhcp`]: tells the guest its address there. [`console`]: serial output that has not reached the node.
 //! * [`disks`]: formats, options and files of disks. [`mirror`]: local disks that move along.
 //! * [`needs`]: the needs of a machine at its destination. [`error`]: errors.
@@ -46,6 +47,7 @@ mod disks;
 mod emulator;
 mod engine;
 mod error;
+mod kvm;
 mod limits;
 mod lock;
 mod machine;
@@ -54,6 +56,7 @@ mod migration;
 mod mirror;
 mod needs;
 mod network;
+mod processor;
 pub mod qmp;
 mod record;
 mod recovering;

@@ -1,8 +1,9 @@
 //! A machine's resources on this host: network namespace, link, first process, and the connection to its emulator.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -27,7 +28,7 @@ use crate::lock::lock;
 use crate::memory::User;
 use crate::network;
 use crate::qmp::{Qmp, QmpError};
-use crate::record::{CONSOLE, ERRORS, KEYS, NBD, PORT, Record, Records, SOCKET, file_name};
+use crate::record::{CONSOLE, DISPLAY, ERRORS, KEYS, NBD, PORT, Record, Records, SOCKET, file_name};
 
 /// How long an emulator may take to offer its socket.
 const STARTED: Duration = Duration::from_secs(20);
@@ -102,7 +103,7 @@ impl Machine {
     /// Starts the emulator with its processors stopped, and connects to it.
     pub fn launch(&mut self, config: &Config, program: &Path, records: &Records, begin: Begin) -> Result<()> {
         let (spec, errors) = (&self.record.spec, records.file(self.name(), ERRORS));
-        for ending in [ERRORS, SOCKET, PORT, NBD] {
+        for ending in [ERRORS, SOCKET, PORT, NBD, DISPLAY] {
             let stale = records.file(self.name(), ending);
             absent_is_fine(fs::remove_file(&stale)).doing(|| format!("deleting {}", stale.display()))?;
         }
@@ -118,7 +119,10 @@ impl Machine {
         self.record.first = self.first.as_ref().map(Task::id);
         records.save(&self.record)?;
         match self.await_emulator(records) {
-            Ok(qmp) => self.qmp = Some(Arc::new(Mutex::new(qmp))),
+            Ok(qmp) => {
+                self.qmp = Some(Arc::new(Mutex::new(qmp)));
+                self.close_display(records)?;
+            }
             Err(error) => {
                 self.kill();
                 self.record.first = None;
@@ -127,6 +131,16 @@ impl Machine {
             }
         }
         Ok(())
+    }
+
+    /// Lets only root use the display. The emulator has made its socket as root, in a folder that is root's own.
+    fn close_display(&self, records: &Records) -> Result<()> {
+        if !self.vm()?.vnc {
+            return Ok(());
+        }
+        let socket = records.file(self.name(), DISPLAY);
+        let closed = fs::set_permissions(&socket, Permissions::from_mode(0o600));
+        closed.doing(|| format!("protecting {}", socket.display()))
     }
 
     /// Connects to the emulator of a machine that has been started before.
@@ -339,7 +353,7 @@ fn launcher(emulator: &Path, arguments: Vec<String>, records: &Records, name: &I
 }
 
 /// QEMU's own message, without its program's name.
-fn last_line(said: &str) -> &str {
+pub fn last_line(said: &str) -> &str {
     let line = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
     line.split_once(": ").map_or(line, |(_, rest)| rest).trim()
 }

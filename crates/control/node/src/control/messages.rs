@@ -71,9 +71,10 @@ impl Messages {
         }
     }
 
-    /// Reports the processes again to a coordinator that has lost its directory.
-    pub fn refresh_directory(&self) {
+    /// Reports to a coordinator that is connected now, and may have lost what it knew, the processes and the abilities of this host.
+    pub fn report_again(&self) {
         self.processes.report_again();
+        self.questions.introduce();
     }
 
     /// The refusal of an arrival whose record has no room: the record precedes everything else.

@@ -50,6 +50,11 @@ impl Questions {
         }
     }
 
+    /// Tells the coordinator what it does not ask for: how this host runs virtual machines.
+    pub fn introduce(&self) {
+        self.instances.report_machines();
+    }
+
     async fn weigh(&self, vid: Vid) -> Result<Answer, String> {
         let live = self.instances.get(vid).ok_or("the instance is not on this host")?;
         let report = self.instances.look(&live, Intent { leaves: false, is_saved: false }).await;

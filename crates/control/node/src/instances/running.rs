@@ -20,6 +20,7 @@ use super::engines::Engines;
 use super::files::StateFiles;
 use super::guests::Guests;
 use super::live::{Live, LiveInstances};
+use super::machines;
 use super::shortage::Shortages;
 use super::this_host::ThisHost;
 use crate::agent::Agent;
@@ -82,6 +83,11 @@ impl Instances {
     /// If it is not here, in words.
     pub fn known(&self, vid: Vid) -> Result<Live, String> {
         self.get(vid).ok_or_else(|| format!("instance {vid} is not on host {}", self.host.name()))
+    }
+
+    /// Tells the coordinator how this host runs virtual machines.
+    pub fn report_machines(&self) {
+        machines::report(&self.engines, &self.agent);
     }
 
     /// Checks an instance without further consequences.

@@ -326,6 +326,102 @@ fn a_console_is_typed_at_over_moves_by_one_client_at_a_time() -> Result<()> {
     Ok(())
 }
 
+/// Files with the limits of the cgroups of the lab's machines, in either version, with their values.
+fn cgroups(lab: &TestLab) -> Result<Vec<(String, String)>> {
+    let mut found = Vec::new();
+    for hierarchy in ["/sys/fs/cgroup", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/pids"]
+    {
+        for folder in fs::read_dir(hierarchy).into_iter().flatten().flatten() {
+            let name = folder.file_name().to_string_lossy().into_owned();
+            if !(name.contains(&lab.name().to_string()) && name.contains("machines")) {
+                continue;
+            }
+            for file in ["memory.limit_in_bytes", "memory.max", "cpu.cfs_quota_us", "cpu.max", "pids.max"] {
+                if let Ok(value) = fs::read_to_string(folder.path().join(file)) {
+                    found.push((file.to_owned(), value.trim().to_owned()));
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// With a display, which moves along.
+#[test]
+fn a_machine_has_limits_and_reserved_memory_and_a_display_on_either_host() -> Result<()> {
+    const BANNER: &str = "import os, socket, stat, sys
+path = sys.argv[1]
+assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+screen = socket.socket(socket.AF_UNIX)
+screen.connect(path)
+print(screen.recv(12).decode().strip())";
+    let _shared = e2e::shared();
+    let lab = TestLab::up(2)?;
+    let hosts: Vec<api::Host> =
+        serde_json::from_str(&lab.transhume(&["hosts", "--json"])?.success()?.lines.join("\n"))?;
+    ensure!(hosts.len() == 2);
+    let booted = Booted::begin_in(lab, &["--vnc", "--accel", "tcg"], "")?;
+    let lab = &booted.lab;
+    let limits =
+        |text: &str| -> Result<bool> { Ok(cgroups(lab)?.iter().any(|(_, value)| value.starts_with(text))) };
+    for host in ["h1", "h2"] {
+        if host == "h2" {
+            lab.move_to(NAME, host)?;
+        }
+        let path = lab.instance(NAME)?.vnc.context("a display")?;
+        let banner =
+            lab.transhume(&["lab", "exec", host, "--", "python3", "-c", BANNER, &path])?.success()?;
+        ensure!(banner.lines == ["RFB 003.008"], "{banner:?}");
+        ensure!(
+            limits(&((128 + 256) << 20).to_string())? && limits("200000")? && limits("129")?,
+            "{:?}",
+            cgroups(lab)?
+        );
+        lab.lab.kill(host.parse()?)?;
+        lab.lab.start(host.parse()?)?;
+        lab.settled(NAME)?;
+    }
+    let most = (memory_available()? >> 20).saturating_sub(512);
+    let half = |name: &str| {
+        let options =
+            ["--name", name, "--host", "h1", "--detach", "--memory", &format!("{}M", most * 6 / 10)];
+        let guest = booted.guest.options("");
+        let guest: Vec<&str> = guest.iter().map(String::as_str).collect();
+        lab.transhume(&[&["run"], &options[..], &guest[..]].concat())
+    };
+    half("large")?.success()?;
+    let refused = half("second")?;
+    ensure!(refused.errors.contains("MiB are free"), "{}", refused.errors);
+    lab.transhume(&["kill", "--grace", "0", "large"])?.success()?;
+    lab.transhume(&["kill", "--grace", "0", NAME])?.success()?;
+    lab.eventually("the cgroups are removed", || Ok(cgroups(lab)?.is_empty()))
+}
+
+/// The memory that programs can use, in bytes.
+fn memory_available() -> Result<u64> {
+    let text = fs::read_to_string("/proc/meminfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")).context("MemAvailable")?;
+    Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? << 10)
+}
+
+/// The node that has the destination's emulator says so before the machine is stopped.
+#[test]
+fn a_host_that_cannot_run_the_machine_refuses_it_before_it_stops() -> Result<()> {
+    let _shared = e2e::shared();
+    let booted = Booted::begin(&[], "")?;
+    let lab = &booted.lab;
+    lab.transhume(&["lab", "kill", "h2"])?.success()?;
+    program::run(lab.command(&["lab", "start", "h2"]).env("TRANSHUME_QEMU", "/nowhere"), BOOT)?.success()?;
+    lab.eventually("the host says that it has no emulator", || {
+        let listed = lab.transhume(&["hosts"])?.success()?.lines;
+        Ok(listed.iter().any(|line| line.starts_with("h1") && line.contains("QEMU "))
+            && listed.iter().any(|line| line.starts_with("h2") && line.contains("no QEMU")))
+    })?;
+    let refused = lab.transhume(&["move", NAME, "h2"])?;
+    ensure!(refused.errors.contains("host h2: /nowhere is not installed"), "{}", refused.errors);
+    booted.counts_on().map(drop)
+}
+
 #[test]
 fn bad_options_are_refused_in_words() -> Result<()> {
     let _shared = e2e::shared();
