@@ -30,3 +30,4 @@ mod terminal;
 mod travel;
 mod verbs_check;
 mod vm;
+mod vm_jobs;
