@@ -34,8 +34,10 @@
 //! * [`command`]: QEMU's command line. [`emulator`]: the installed QEMU and its abilities. [`qmp`]: the client of its control socket.
 //! * [`network`]: the TAP. [`dhcp`]: tells the guest its address there. [`console`]: serial output that has not reached the node.
 //! * [`disks`]: formats, options and files of disks. [`mirror`]: local disks that move along.
+//! * [`checkpoint`]: machines in files. [`sink`]: takes the files of a machine.
 //! * [`needs`]: the needs of a machine at its destination. [`error`]: errors.
 
+mod checkpoint;
 mod command;
 mod config;
 mod console;
@@ -54,6 +56,7 @@ mod network;
 pub mod qmp;
 mod record;
 mod recovering;
+mod sink;
 mod source;
 
 pub use config::Config;

@@ -113,6 +113,8 @@ pub const NBD: &str = "nbd";
 pub const ERRORS: &str = "errors";
 /// The ending of the console's output that has come from the source.
 pub const CONSOLE: &str = "console";
+/// The ending of the memory of a machine that is saved to a checkpoint, or comes from one.
+pub const MEMORY: &str = "memory";
 
 /// The name of a machine's file in the directory.
 pub fn file_name(name: &InstanceName, ending: &str) -> String {
