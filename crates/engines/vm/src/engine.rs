@@ -14,6 +14,7 @@ use engine_criu::shared::{Bridge, Task, memory_available};
 use fabric::NetworkKind;
 use instance::{Blocker, InstanceName, InstanceSpec, Kind};
 
+use crate::checkpoint;
 use crate::command::Begin;
 use crate::config::Config;
 use crate::destination::Arrival;
@@ -132,7 +133,11 @@ impl VmEngine {
     /// Kills and deletes a machine, in any state.
     pub(crate) fn remove(&self, name: &InstanceName) -> Result<()> {
         let Ok(machine) = self.find(name) else { return Ok(()) };
-        lock(&machine).remove()?;
+        {
+            let mut machine = lock(&machine);
+            machine.remove()?;
+            checkpoint::delete_images(&machine, &self.records)?;
+        }
         self.records.forget(name)?;
         lock(&self.machines).remove(name);
         Ok(())

@@ -23,7 +23,7 @@ pub struct Details {
     pub files: Vec<(PathBuf, u64)>,
     /// Shared disks.
     disks: Vec<DiskNeed>,
-    /// Disks that move along.
+    /// Disks that come along.
     pub local: Vec<LocalDisk>,
 }
 
@@ -33,6 +33,11 @@ impl Details {
         let size = |path: PathBuf| fs::metadata(&path).map_or(0, |found| found.len());
         let files = files(vm).map(|path| (path.clone(), size(path)));
         Self { hardware: hardware.clone(), files: files.collect(), disks: disks::needs(vm), local }
+    }
+
+    /// The same for a machine in a checkpoint: its shared disks come along too.
+    pub fn of_saved(vm: &VmSpec, hardware: &Hardware, all: Vec<LocalDisk>) -> Self {
+        Self { disks: Vec::new(), ..Self::of(vm, hardware, all) }
     }
 
     /// As the node carries them.

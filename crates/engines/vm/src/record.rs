@@ -116,6 +116,8 @@ pub const NBD: &str = "nbd";
 pub const ERRORS: &str = "errors";
 /// The ending of the console's output that has come from the source.
 pub const CONSOLE: &str = "console";
+/// The ending of the memory of a machine that is saved to a checkpoint, or comes from one.
+pub const MEMORY: &str = "memory";
 
 /// The ending of the image of its seed disk.
 pub const SEED: &str = "seed";
