@@ -5,14 +5,17 @@ use std::io;
 use std::net::{SocketAddr, SocketAddrV4, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
 use fabric::attach::Role;
 use guest::frames::{Frames, encode};
 use guest::wire::{Connection, Generation, ToGuest, ToHost, VERSION};
+use pace::Pace;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use tokio::time::sleep;
 use tracing::{debug, warn};
 
 use crate::links::Links;
@@ -20,6 +23,10 @@ use crate::program::Program;
 
 /// The most programs of a machine.
 const MAX_PROGRAMS: usize = 1024;
+
+/// Connections of a machine: a burst, and then one in each interval.
+const CONNECTIONS: u32 = 1024;
+const BETWEEN_CONNECTIONS: Duration = Duration::from_millis(1);
 
 /// Frames that may wait for the agent. Programs wait for room.
 const QUEUE: usize = 256;
@@ -66,6 +73,7 @@ impl Relay {
             is_heard: false,
             open: HashMap::new(),
             sessions: None,
+            pace: Pace::new(CONNECTIONS, BETWEEN_CONNECTIONS, Instant::now()),
             links: links.clone(),
             out,
             connect: Box::new(connect),
@@ -136,6 +144,7 @@ struct Programs {
     out: mpsc::Sender<ToGuest>,
     /// The agent's own connection among them.
     sessions: Option<Connection>,
+    pace: Pace,
     connect: Box<dyn Fn(i32, Role) -> io::Result<OwnedFd> + Send + Sync>,
 }
 
@@ -180,6 +189,9 @@ impl Programs {
     }
 
     async fn admit(&mut self, connection: Connection, pid: i32, role: Role) {
+        while !self.pace.take(Instant::now()) {
+            sleep(BETWEEN_CONNECTIONS).await;
+        }
         if let Err(error) = self.open(connection, pid, role) {
             debug!("a program in a machine is not connected: {error}");
             self.tell_closed(connection).await;

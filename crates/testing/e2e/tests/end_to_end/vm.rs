@@ -270,6 +270,8 @@ fn bad_options_are_refused_in_words() -> Result<()> {
     refused(&["--machine", "pc-q35-99.0"], "no machine type `pc-q35-99.0`")?;
     refused(&["--cpu-model", "abacus"], "no CPU model `abacus`")?;
     refused(&["--memory", "900G"], "MiB are free")?;
+    refused(&["--cloud-init", "/nowhere/user-data"], "/nowhere/user-data cannot be used: No such file")?;
+    refused(&["--cloud-init", "/etc/passwd"], "begins with neither `#cloud-config` nor `#!`")?;
     refused(&["--disk", "/nowhere/disk.img"], "/nowhere/disk.img cannot be read")?;
     refused(&["--cpus", "1.5"], "a whole number from 1 to 64")
 }
@@ -327,5 +329,32 @@ fn commands_in_a_guest_lose_nothing_over_moves_and_restarts_of_nodes() -> Result
     let ended = counting.end(BOOT)?;
     let expected: Vec<String> = (1..=400).map(|number| number.to_string()).collect();
     ensure!(ended.status.code() == Some(9) && ended.lines == expected, "{ended:?}");
+    booted.counts_on().map(drop)
+}
+
+/// The kernel of the guest reads the disk, and the guest installs the agent from it.
+#[test]
+fn a_disk_with_tools_has_the_same_bytes_on_each_host() -> Result<()> {
+    const READ: &str =
+        "echo 3 >/proc/sys/vm/drop_caches; sha256sum /dev/vda; cat /seed/user-data /seed/meta-data";
+    let _shared = e2e::shared();
+    let user_data = NamedTempFile::new()?;
+    fs::write(user_data.path(), "#!/bin/sh\necho from the user\n")?;
+    let user_data = user_data.path().to_str().context("a path")?;
+    let options = ["--tools", "--cloud-init", user_data];
+    let booted = Booted::begin(&options, "seed=vda")?;
+    let lab = &booted.lab;
+    lab.eventually("the agent has connected", || Ok(booted.exec(&[], &["true"])?.status.success()))?;
+    let found = booted.exec(&[], &["sh", "-c", READ])?.success()?;
+    ensure!(found.lines.contains(&"echo from the user".to_owned()), "{found:?}");
+    ensure!(found.lines.contains(&format!("local-hostname: {NAME}")), "{found:?}");
+    for host in ["h2", "h1"] {
+        lab.move_to(NAME, host)?;
+        lab.eventually("the agent has connected again", || {
+            Ok(booted.exec(&[], &["true"])?.status.success())
+        })?;
+        ensure!(booted.exec(&[], &["sh", "-c", READ])?.success()?.lines == found.lines);
+    }
+    ensure!(booted.exec(&[], &["sh", "-c", "echo >/dev/vda"])?.status.code() == Some(1));
     booted.counts_on().map(drop)
 }
