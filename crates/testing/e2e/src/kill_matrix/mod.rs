@@ -164,8 +164,10 @@ pub fn promised(victim: Victim, moment: Moment) -> &'static [Left] {
         _ if victim.takes_source() && moment <= Moment::Switchover => &[Left::Nowhere],
         _ if victim.takes_destination() && is_committed => &[Left::Nowhere],
         _ if is_committed => &[Left::AtDestination],
-        // The destination has the whole machine.
+        // The destination has the whole machine, and has said so.
         Moment::Commit if victim.takes_source() => &[Left::AtDestination],
+        // The coordinator, which is stopped, finds that report first, and commits.
+        Moment::Commit if victim.takes_destination() => &[Left::AtSource, Left::Nowhere],
         _ if victim.takes_destination() => &[Left::AtSource],
         _ => &[Left::AtSource, Left::AtDestination],
     }
@@ -199,7 +201,7 @@ pub fn cell(rig: &mut Rig, victim: Victim, moment: Moment) -> Result<Left> {
         "the machine {left}, but the outcome is {outcome:?}"
     );
     if left == Left::Nowhere {
-        let at = if moment >= Moment::Resume { roles.destination } else { roles.source };
+        let at = if victim.takes_destination() { roles.destination } else { roles.source };
         rig.begin_again(at, before).context("after the end of the machine")?;
     }
     rig.check().context("after the fault")?;
@@ -283,13 +285,18 @@ fn reach(moving: &mut Client, phase: Phase) -> Result<()> {
 fn strike(rig: &Rig, roles: &Roles, victim: Victim) -> Result<()> {
     let Roles { source, destination } = *roles;
     let kill = |place| rig.lab.lab.kill(place).map_err(anyhow::Error::from);
+    // The node is stopped, so that it does not see the end of its emulator.
+    let kill_both = |place| {
+        let _held = Held::new(&rig.lab, place)?;
+        rig.kill_emulator(place).and_then(|()| kill(place))
+    };
     match victim {
         Victim::SourceEmulator => rig.kill_emulator(source),
         Victim::DestinationEmulator => rig.kill_emulator(destination),
         Victim::SourceNode => kill(source),
         Victim::DestinationNode => kill(destination),
-        Victim::SourceHost => kill(source).and_then(|()| rig.kill_emulator(source)),
-        Victim::DestinationHost => kill(destination).and_then(|()| rig.kill_emulator(destination)),
+        Victim::SourceHost => kill_both(source),
+        Victim::DestinationHost => kill_both(destination),
         Victim::Coordinator => kill(Place::Coordinator),
         Victim::Network | Victim::NetworkForAWhile => Ok(rig.lab.lab.cut(source, destination)?),
     }
