@@ -187,12 +187,7 @@ pub fn cell(rig: &mut Rig, victim: Victim, moment: Moment) -> Result<Left> {
     // A killed coordinator tells nothing more, and an outcome is told once.
     let tells = victim != Victim::Coordinator && moment != Moment::Release;
     let outcome = mend(rig, &roles, victim, tells.then_some(moving)).with_context(|| rig.lab.logs())?;
-    let left = match rig.settled()? {
-        None => Left::Nowhere,
-        Some(place) if place == roles.source => Left::AtSource,
-        Some(_) => Left::AtDestination,
-    };
-    ensure!(promised(victim, moment).contains(&left), "the machine {left}; the outcome is {outcome:?}");
+    let left = settle(rig, &roles, promised(victim, moment)).with_context(|| format!("{outcome:?}"))?;
     let has_moved = left == Left::AtDestination;
     ensure!(
         outcome
@@ -208,6 +203,23 @@ pub fn cell(rig: &mut Rig, victim: Victim, moment: Moment) -> Result<Left> {
     rig.move_on().context("the next move")?;
     rig.check().context("after the next move")?;
     Ok(left)
+}
+
+/// Waits until the machine is where it may be: the coordinator hears of the end of an emulator a moment later.
+fn settle(rig: &Rig, roles: &Roles, promised: &[Left]) -> Result<Left> {
+    let end = Instant::now() + LIMIT;
+    loop {
+        let left = match rig.settled()? {
+            None => Left::Nowhere,
+            Some(place) if place == roles.source => Left::AtSource,
+            Some(_) => Left::AtDestination,
+        };
+        if promised.contains(&left) {
+            return Ok(left);
+        }
+        ensure!(Instant::now() < end, "the machine {left}\n{}", rig.lab.logs());
+        thread::sleep(LOOK);
+    }
 }
 
 /// The hosts of a move.
