@@ -217,14 +217,15 @@ impl Machine {
         }
     }
 
-    /// The local disks, as the emulator describes them.
+    /// The disks that come along in a move, or to a checkpoint, as the emulator describes them.
     ///
     /// # Errors
     /// If it does not.
-    pub fn local_disks(&self) -> Result<Vec<LocalDisk>> {
+    pub fn disks_coming_along(&self, is_saved: bool) -> Result<Vec<LocalDisk>> {
         let emulator = self.emulator()?;
         let nodes = lock(&emulator).execute("query-named-block-nodes", json!({ "flat": true }));
-        disks::local(self.vm()?, &nodes.doing(|| format!("asking for the disks of `{}`", self.name()))?)
+        let nodes = nodes.doing(|| format!("asking for the disks of `{}`", self.name()))?;
+        disks::coming_along(self.vm()?, &nodes, is_saved)
     }
 
     /// Makes the files of local disks that come with the machine.

@@ -119,6 +119,13 @@ pub enum Status {
     Failed,
 }
 
+impl Status {
+    /// Whether it goes on by itself or by a command.
+    fn is_under_way(self) -> bool {
+        matches!(self, Self::Active | Self::PreSwitchover | Self::Device)
+    }
+}
+
 impl Progress {
     fn parse(answer: &Value) -> Self {
         let ram = |field: &str| answer["ram"][field].as_u64().unwrap_or(0);
@@ -165,6 +172,22 @@ pub fn receive(qmp: &mut Qmp, channel: &OwnedFd) -> Result<()> {
     qmp.execute("migrate-incoming", json!({ "uri": format!("fd:{CHANNEL}") })).map(drop)
 }
 
+/// Writes a stopped guest to a file, and waits until it is complete. It is read again by [`load`].
+pub fn save(qmp: &mut Qmp, file: &OwnedFd, goes_on: impl Fn() -> bool) -> Result<Progress> {
+    only(qmp, &["events"])?;
+    limits(qmp, ANY_RATE, 0)?;
+    qmp.give(CHANNEL, file.as_fd())?;
+    qmp.execute("migrate", json!({ "uri": format!("fd:{CHANNEL}") }))?;
+    wait(qmp, Status::is_under_way, goes_on)
+}
+
+/// Lets a QEMU that was started for it load what [`save`] has written.
+pub fn load(qmp: &mut Qmp, file: &OwnedFd) -> Result<()> {
+    only(qmp, &["events", "late-block-activate"])?;
+    qmp.give(CHANNEL, file.as_fd())?;
+    qmp.execute("migrate-incoming", json!({ "uri": format!("fd:{CHANNEL}") })).map(drop)
+}
+
 /// Waits until the rest can be sent within the downtime, and keeps it so. A guest that hardly writes is stopped already. Between looks,
 /// others may use the connection.
 pub fn converge(qmp: &Mutex<Qmp>, goes_on: impl Fn() -> bool) -> Result<Progress> {
@@ -204,7 +227,7 @@ pub fn complete(qmp: &mut Qmp, goes_on: impl Fn() -> bool) -> Result<Progress> {
     wait(qmp, |status| matches!(status, Status::PreSwitchover | Status::Device), goes_on)
 }
 
-/// Cancels the migration, if there is one, and waits until the guest runs. One that is complete stays as it is.
+/// Cancels the migration, if there is one, and waits until the guest runs, unless it was stopped before. One that is complete stays as it is.
 pub fn cancel(qmp: &mut Qmp) -> Result<()> {
     const LIMIT: Duration = Duration::from_secs(10);
     let end = Instant::now() + LIMIT;
@@ -212,7 +235,7 @@ pub fn cancel(qmp: &mut Qmp) -> Result<()> {
         return Ok(());
     }
     qmp.execute("migrate_cancel", json!({}))?;
-    while Instant::now() < end && progress(qmp)?.status != Status::Completed && !is_running(qmp)? {
+    while Instant::now() < end && progress(qmp)?.status.is_under_way() && !is_running(qmp)? {
         qmp.next_event(Duration::from_millis(1))?;
     }
     Ok(())
@@ -232,6 +255,11 @@ pub fn run_state(qmp: &mut Qmp) -> Result<String> {
 /// Lets the guest's processors run.
 pub fn cont(qmp: &mut Qmp) -> Result<()> {
     qmp.execute("cont", json!({})).map(drop)
+}
+
+/// Stops the guest's processors. What it has written reaches its disks.
+pub fn halt(qmp: &mut Qmp) -> Result<()> {
+    qmp.execute("stop", json!({})).map(drop)
 }
 
 /// A migration that has ended otherwise than it should, as QEMU says it.
@@ -259,6 +287,18 @@ fn capabilities(qmp: &mut Qmp, wanted: &[&str]) -> Result<()> {
     let on = |name: &&str| json!({ "capability": name, "state": true });
     let wanted: Vec<Value> = wanted.iter().map(on).collect();
     qmp.execute("migrate-set-capabilities", json!({ "capabilities": wanted })).map(drop)
+}
+
+/// Switches these capabilities on, and all others off, which an earlier migration may have needed.
+fn only(qmp: &mut Qmp, wanted: &[&str]) -> Result<()> {
+    let known = qmp.execute("query-migrate-capabilities", json!({}))?;
+    let set = |known: &Value| {
+        let name = known["capability"].as_str()?;
+        let (is_on, state) = (known["state"] == true, wanted.contains(&name));
+        (is_on != state).then(|| json!({ "capability": name, "state": state }))
+    };
+    let changes: Vec<Value> = known.as_array().into_iter().flatten().filter_map(set).collect();
+    qmp.execute("migrate-set-capabilities", json!({ "capabilities": changes })).map(drop)
 }
 
 fn limits(qmp: &mut Qmp, rate: u64, downtime_ms: u64) -> Result<()> {

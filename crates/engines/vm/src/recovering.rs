@@ -3,7 +3,7 @@
 //! | recorded | emulator | what follows |
 //! |---|---|---|
 //! | running | runs | runs on; the link is mended |
-//! | running | stopped by a move that the former node began | the move is cancelled, and it runs on |
+//! | running | stopped by a move or a checkpoint that the former node began | that is cancelled, and it runs on |
 //! | stopped | does not run | waits for the move's decision |
 //! | stopped | runs | the former node had resumed it |
 //! | held | `paused` | waits for the move's decision |
@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex};
 use engine_api::{Recovered, Result, State};
 use engine_criu::shared::Task;
 
+use crate::checkpoint;
 use crate::engine::VmEngine;
 use crate::error::Doing;
 use crate::lock::lock;
@@ -79,6 +80,8 @@ impl VmEngine {
                 migration::cancel(&mut qmp).doing(|| "cancelling the migration".into())?;
                 machine.link.mend().doing(|| "mending the link".into())?;
                 migration::cont(&mut qmp).doing(|| "letting the guest run on".into())?;
+                // What is left goes with the machine.
+                let _left = checkpoint::delete_images(machine, &self.records);
                 State::Running
             }
             (State::Held, "running") => State::Running,

@@ -44,6 +44,16 @@ impl Guest {
         Self::with(SCRIPT, &[])
     }
 
+    /// The same guest with the agent, which it starts when it has begun to count.
+    ///
+    /// # Errors
+    /// If the guest cannot be built, or the agent has not been.
+    pub fn with_agent() -> Result<Self> {
+        let agent = artifacts::agent()?;
+        let agent = fs::read(&agent).with_context(|| format!("{}", agent.display()))?;
+        Self::with(SCRIPT, &[("agent".to_owned(), agent)])
+    }
+
     /// A guest whose program uses RDMA: it has the agent, the library and the checking workload.
     ///
     /// # Errors
@@ -55,11 +65,8 @@ impl Guest {
             "/lib/x86_64-linux-gnu/libc.so.6",
             "/lib/x86_64-linux-gnu/libgcc_s.so.1",
         ];
-        let own = [
-            artifacts::built("transhume-guest")?,
-            artifacts::built("libibverbs.so")?,
-            artifacts::built(check::PROGRAM)?,
-        ];
+        let own =
+            [artifacts::agent()?, artifacts::built("libibverbs.so")?, artifacts::built(check::PROGRAM)?];
         let mut files = Vec::new();
         for path in system.map(PathBuf::from).into_iter().chain(own) {
             let name = path.file_name().context("a file")?.to_string_lossy().into_owned();
