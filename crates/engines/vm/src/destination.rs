@@ -155,8 +155,11 @@ impl Destination for Arrival {
         let machine = self.machine()?;
         let mut machine = lock(&machine);
         match machine.record.state {
-            // Its memory came once.
-            State::Held | State::Ended if !machine.has_emulator() => return Err(lost()),
+            // Its memory came once. What happens to its disks depends on the decision about the move.
+            State::Held | State::Ended if !machine.has_emulator() => {
+                self.engine.enter(&mut machine, State::Ended)?;
+                return Err(lost());
+            }
             State::Held => return Ok(Phases::default()),
             _ => machine.must_be(State::Prepared)?,
         }

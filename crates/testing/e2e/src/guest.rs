@@ -114,7 +114,11 @@ impl Guest {
     }
 }
 
-fn cache() -> Result<PathBuf> {
+/// The folder with the guest's kernel, initial RAM disk and root disk.
+///
+/// # Errors
+/// If the guest cannot be built.
+pub fn cache() -> Result<PathBuf> {
     if let Some(folder) = env::var_os(VARIABLE) {
         return Ok(folder.into());
     }
