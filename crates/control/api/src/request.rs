@@ -180,6 +180,9 @@ pub struct Vm {
     /// Whether it has a display, which its host offers by VNC.
     #[serde(default)]
     pub vnc: bool,
+    /// Its seed disk, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<Seed>,
 }
 
 /// How the processors of a virtual machine are executed.
@@ -190,6 +193,17 @@ pub enum Accelerator {
     Kvm,
     /// By translation of their instructions.
     Tcg,
+}
+
+/// The read-only disk of a virtual machine with tools for its guest and data for cloud-init.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seed {
+    /// Whether it has the agent and the RDMA libraries.
+    #[serde(default)]
+    pub tools: bool,
+    /// The user's data for cloud-init.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_data: Option<String>,
 }
 
 /// A kernel that a virtual machine boots without a boot loader.

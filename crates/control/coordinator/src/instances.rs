@@ -8,7 +8,7 @@ use fabric::network::mac_of;
 use fabric::{Epoch, NetworkKind, Vid};
 use instance::{
     Accelerator, Blueprint, Boot, Container, ContainerImage, Disk, InstanceName, InstanceSpec, Network,
-    Program, Root, VmSpec, Workload, container,
+    Program, Root, Seed, VmSpec, Workload, container,
 };
 use moves::journal::{Exit, Instance};
 use moves::placement::Placement;
@@ -176,7 +176,11 @@ fn machine(vm: api::Vm, user: User) -> Result<Workload, Failure> {
     if user.user != 0 {
         return Err(Failure::new("only root may run a virtual machine", "run this with sudo"));
     }
-    let api::Vm { cpus, memory_bytes, machine, cpu_model, accelerator, boot, disks, vnc } = vm;
+    let api::Vm { cpus, memory_bytes, machine, cpu_model, accelerator, boot, disks, vnc, seed } = vm;
+    let seed = seed.map(|api::Seed { tools, user_data }| Seed { tools, user_data });
+    if let Some(seed) = &seed {
+        seed.validate().map_err(|why| Failure::new(why.what, why.remedy))?;
+    }
     if boot.is_none() && disks.is_empty() {
         let help = "pass `--kernel` or `--disk`";
         return Err(Failure::new("the virtual machine has neither a kernel nor a disk to boot from", help));
@@ -192,7 +196,7 @@ fn machine(vm: api::Vm, user: User) -> Result<Workload, Failure> {
         api::Accelerator::Tcg => Accelerator::Tcg,
     });
     let (memory, disks) = (memory_bytes, disks.collect());
-    Ok(Workload::Vm(VmSpec { cpus, memory, machine, cpu_model, accelerator, boot, disks, vnc }))
+    Ok(Workload::Vm(VmSpec { cpus, memory, machine, cpu_model, accelerator, boot, disks, vnc, seed }))
 }
 
 /// The image of a container.

@@ -128,7 +128,7 @@ impl Session {
                 self.has_come(state);
             }
             FromSession::Parted(state) => {
-                self.is_parted = true;
+                self.is_parted = self.order.for_own;
                 self.has_come(state);
             }
             FromSession::Output { stream, offset, bytes } => {
@@ -289,8 +289,9 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_has_parted_is_opened_again_from_where_it_was() {
-        let mut session = session();
+    fn a_console_that_has_parted_is_opened_again_from_where_it_was() {
+        let order = Order { for_own: true, input: true, ..Order::default() };
+        let mut session = Session::new("guest", order);
         session.give(b"abc").unwrap();
         messages(&mut session);
         session.hear(FromSession::State(State::default()));

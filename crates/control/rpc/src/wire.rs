@@ -25,7 +25,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use fabric::attach::{LinkRefusal, NotStarted};
 use fabric::link::LinkRequest;
-use fabric::session::{SessionId, ToSession, Word};
+use fabric::session::{Server, SessionId, ToSession, Word};
 use fabric::{Epoch, ProcessId, Vid, directory};
 use instance::{Carried, Chunk, Follower, ImageFile, Region};
 use moves::protocol::{ToCoordinator, ToNode};
@@ -117,6 +117,8 @@ pub enum FromNode {
     Sessions {
         /// Which instance's.
         vid: Vid,
+        /// Who serves them.
+        server: Server,
         /// The message.
         word: Word,
     },
@@ -167,6 +169,8 @@ pub enum FromCoordinator {
     Session {
         /// The instance.
         vid: Vid,
+        /// Who serves it.
+        server: Server,
         /// The session.
         id: SessionId,
         /// The message.

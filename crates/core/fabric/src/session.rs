@@ -27,12 +27,25 @@ use crate::attach::{NotStarted, OutputStream};
 /// The most sessions of an instance at a time.
 pub const MAX_SESSIONS: usize = 64;
 
+/// The number of terminals that CRIU opens at most to reach a given number: it could not restore a higher one after lower ones have
+/// been closed.
+pub const MOST_TERMINALS: u32 = 32;
+
 /// The most bytes of one `Input` or `Output`.
 pub const MAX_PIECE: usize = 16 * 1024;
 
 /// The number of a session, unique even across restarts of the coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SessionId(pub u64);
+
+/// The process that serves a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Server {
+    /// The one that runs commands: the instance's first process, or the agent in a virtual machine.
+    Commands,
+    /// The first process of a virtual machine, which feeds its console.
+    Console,
+}
 
 /// A command to run in an instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

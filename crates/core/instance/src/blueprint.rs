@@ -206,6 +206,7 @@ mod tests {
 
     use super::*;
     use crate::digest::Digest;
+    use crate::seed::Seed;
     use crate::spec::{Accelerator, Boot, ContainerImage, Disk, InstanceName, Network, ResourceLimit};
 
     fn program() -> Program {
@@ -240,17 +241,10 @@ mod tests {
             append: "quiet".into(),
         };
         let (machine, cpu_model) = (Some("pc-q35-7.2".into()), None);
-        let accelerator = Some(Accelerator::Kvm);
-        let vm = VmSpec {
-            cpus: 2,
-            memory: 1 << 30,
-            machine,
-            cpu_model,
-            accelerator,
-            boot: Some(boot),
-            disks,
-            vnc: true,
-        };
+        let (accelerator, boot) = (Some(Accelerator::Kvm), Some(boot));
+        let seed = Some(Seed { tools: true, user_data: Some("#!/bin/sh".into()) });
+        let (cpus, memory, vnc) = (2, 1 << 30, true);
+        let vm = VmSpec { cpus, memory, machine, cpu_model, accelerator, boot, disks, vnc, seed };
         let workloads = [
             Workload::Process(program()),
             container(Root::Directory("/srv/root".into())),

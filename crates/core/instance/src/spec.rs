@@ -8,6 +8,7 @@ use fabric::NetworkKind;
 use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
+use crate::seed::Seed;
 
 /// An instance's name: unique in its cluster, and usable as a file name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -236,6 +237,8 @@ pub struct VmSpec {
     pub disks: Vec<Disk>,
     /// Whether it has a display, which its host offers by VNC.
     pub vnc: bool,
+    /// Its seed disk, the last one.
+    pub seed: Option<Seed>,
 }
 
 /// How the processors of a virtual machine are executed.

@@ -9,7 +9,8 @@ use instance::{Accelerator, Boot, InstanceSpec, Network, VmSpec};
 
 use crate::disks;
 use crate::network::TAP;
-use crate::record::{DISPLAY, Hardware, PORT, SOCKET, file_name};
+use crate::record::{DISPLAY, Hardware, PORT, SEED, SOCKET, file_name};
+use crate::seed;
 
 /// The user that QEMU becomes when it has opened its devices.
 const USER: &str = "nobody";
@@ -45,6 +46,11 @@ pub fn arguments(spec: &InstanceSpec, vm: &VmSpec, hardware: &Hardware, begin: B
     network(&mut line, &spec.network);
     for (option, value) in disks::options(vm, &hardware.disks) {
         line.option(option, value);
+    }
+    if hardware.seed.is_some() {
+        for (option, value) in seed::options(&file_name(&spec.name, SEED)) {
+            line.option(option, value);
+        }
     }
     if vm.vnc {
         display(&mut line);
@@ -163,6 +169,7 @@ pub mod tests {
             boot,
             disks,
             vnc: false,
+            seed: None,
         };
         let (name, network_kind) = (InstanceName::new("guest").unwrap(), NetworkKind::Overlay);
         InstanceSpec { name, network, network_kind, workload: Workload::Vm(vm) }
@@ -176,6 +183,7 @@ pub mod tests {
             cpu_model: "qemu64".into(),
             accelerator: Accelerator::Tcg,
             disks: Vec::new(),
+            seed: None,
         };
         arguments(&spec, vm, &hardware, begin)
     }

@@ -72,7 +72,7 @@ impl Emulator {
         };
         let usual = if accelerator == Accelerator::Kvm { KVM_CPU_MODEL } else { CPU_MODEL };
         let cpu_model = vm.cpu_model.as_deref().unwrap_or(usual).to_owned();
-        let hardware = Hardware { machine, cpu_model, accelerator, disks: disks::formats(vm)? };
+        let hardware = Hardware { machine, cpu_model, accelerator, disks: disks::formats(vm)?, seed: None };
         match self.lacks(&hardware, kvm).into_iter().next() {
             Some(Blocker { what, remedy }) => Err(Error::unusable(what, remedy)),
             None => Ok(hardware),
@@ -209,6 +209,7 @@ mod tests {
             boot: None,
             disks: Vec::new(),
             vnc: false,
+            seed: None,
         }
     }
 

@@ -14,6 +14,7 @@ use engine_criu::shared::{Bridge, Task};
 use fabric::NetworkKind;
 use instance::{InstanceName, InstanceSpec, Kind};
 
+use crate::checkpoint;
 use crate::command::Begin;
 use crate::config::Config;
 use crate::destination::Arrival;
@@ -26,7 +27,8 @@ use crate::machine::{Machine, vm_of};
 use crate::memory::Reservations;
 use crate::migration;
 use crate::needs;
-use crate::record::{Hardware, Record, Records};
+use crate::record::{Hardware, Record, Records, SEED};
+use crate::seed::{self, SeedFile, contents};
 use crate::source::Departure;
 
 /// The engine; one for each state directory.
@@ -118,11 +120,23 @@ impl VmEngine {
     /// Kills and deletes a machine, in any state.
     pub(crate) fn remove(&self, name: &InstanceName) -> Result<()> {
         let Ok(machine) = self.find(name) else { return Ok(()) };
-        lock(&machine).remove(&self.records)?;
+        {
+            let mut machine = lock(&machine);
+            machine.remove(&self.records)?;
+            checkpoint::delete_images(&machine, &self.records)?;
+        }
         self.memory.release(name);
         self.records.forget(name)?;
         lock(&self.machines).remove(name);
         Ok(())
+    }
+
+    /// Makes the seed disk of a new machine.
+    fn make_seed(&self, machine: &mut Machine, files: &[SeedFile]) -> Result<()> {
+        let image = self.records.file(machine.name(), SEED);
+        let size = seed::build(&image, files).doing(|| format!("writing {}", image.display()))?;
+        machine.record.hardware.seed = Some(size);
+        self.records.save(&machine.record)
     }
 
     /// Records another state. An older record leads to the same result after a restart, or the caller does not go on.
@@ -149,7 +163,15 @@ impl Engine for VmEngine {
         let vm = vm_of(spec)?;
         let hardware = self.emulator()?.hardware(vm, &self.kvm)?;
         needs::must_exist(vm)?;
-        self.prepare(spec, hardware).map(drop)
+        let tools = self.config.tools.as_deref();
+        let files = vm.seed.as_ref().map(|seed| contents::files(spec, seed, tools)).transpose()?;
+        let machine = self.prepare(spec, hardware)?;
+        let Some(files) = files else { return Ok(()) };
+        let made = self.make_seed(&mut lock(&machine), &files);
+        if made.is_err() {
+            self.remove(&spec.name)?;
+        }
+        made
     }
 
     fn local(self: Arc<Self>, name: &InstanceName) -> Result<Box<dyn Local>> {

@@ -25,7 +25,7 @@ pub struct Details {
     pub files: Vec<(PathBuf, u64)>,
     /// Shared disks.
     disks: Vec<DiskNeed>,
-    /// Disks that move along.
+    /// Disks that come along.
     pub local: Vec<LocalDisk>,
     /// The identity of the host's processor, if the machine has all its features.
     processor: Option<Vec<String>>,
@@ -41,6 +41,11 @@ impl Details {
         let processor = is_hosts_own.then(|| processor::identity().unwrap_or_default());
         let (hardware, files) = (hardware.clone(), files.collect());
         Self { hardware, files, disks: disks::needs(vm), local, processor }
+    }
+
+    /// The same for a machine in a checkpoint: its shared disks come along too.
+    pub fn of_saved(vm: &VmSpec, hardware: &Hardware, all: Vec<LocalDisk>) -> Self {
+        Self { disks: Vec::new(), ..Self::of(vm, hardware, all) }
     }
 
     /// As the node carries them.
@@ -140,6 +145,7 @@ mod tests {
             boot: Some(boot),
             disks,
             vnc: false,
+            seed: None,
         };
         let refusal = must_exist(&vm).unwrap_err().to_string();
         assert!(refusal.starts_with("/nowhere/vmlinuz cannot be read (No such file"), "{refusal}");
@@ -156,9 +162,10 @@ mod tests {
             boot: None,
             disks: Vec::new(),
             vnc: false,
+            seed: None,
         };
         let (machine, cpu_model, accelerator) = ("pc-q35-7.2".into(), "host".into(), Accelerator::Kvm);
-        let hardware = Hardware { machine, cpu_model, accelerator, disks: Vec::new() };
+        let hardware = Hardware { machine, cpu_model, accelerator, disks: Vec::new(), seed: None };
         let mut details = Details::of(&vm, &hardware, Vec::new());
         assert_eq!(details.differs(), None);
         details.processor.as_mut().unwrap().push("another".into());
@@ -174,6 +181,7 @@ mod tests {
             cpu_model: "qemu64".into(),
             accelerator: Accelerator::Tcg,
             disks: Vec::new(),
+            seed: None,
         };
         let details = Details {
             hardware,

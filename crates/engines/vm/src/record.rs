@@ -42,6 +42,9 @@ pub struct Hardware {
     pub accelerator: Accelerator,
     /// The formats of its disks, in order.
     pub disks: Vec<Format>,
+    /// The size of its seed disk, in bytes.
+    #[serde(default)]
+    pub seed: Option<u64>,
 }
 
 impl Record {
@@ -82,7 +85,7 @@ impl Records {
 
     /// Deletes a record and the files beside it; no error if there are none.
     pub fn forget(&self, name: &InstanceName) -> Result<()> {
-        for ending in [SOCKET, PORT, NBD, DISPLAY, ERRORS, CONSOLE, KEYS, RECORD] {
+        for ending in [SOCKET, PORT, NBD, DISPLAY, ERRORS, CONSOLE, KEYS, SEED, RECORD] {
             let path = self.file(name, ending);
             absent_is_fine(fs::remove_file(&path)).doing(|| format!("deleting {}", path.display()))?;
         }
@@ -119,6 +122,11 @@ pub const ERRORS: &str = "errors";
 pub const CONSOLE: &str = "console";
 /// The ending of the console's input that the emulator at the source has not read.
 pub const KEYS: &str = "keys";
+/// The ending of the memory of a machine that is saved to a checkpoint, or comes from one.
+pub const MEMORY: &str = "memory";
+
+/// The ending of the image of its seed disk.
+pub const SEED: &str = "seed";
 
 /// The name of a machine's file in the directory.
 pub fn file_name(name: &InstanceName, ending: &str) -> String {
@@ -150,6 +158,7 @@ mod tests {
             cpu_model: "qemu64".into(),
             accelerator: Accelerator::Tcg,
             disks: Vec::new(),
+            seed: None,
         };
         let first = Some(TaskId { pid: 7, started: 9 });
         Record {

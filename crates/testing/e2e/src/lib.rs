@@ -20,6 +20,7 @@
 //! * [`travel`]: programs whose instances move alternately.
 //! * [`guest`]: a small guest for virtual machines.
 //! * [`fault`]: faults in a lab, and their repair.
+//! * [`kill_matrix`]: each part of a lab fails in each phase of a machine's move. [`vm_services`]: services in a machine that moves.
 
 pub mod artifacts;
 pub mod asked;
@@ -31,6 +32,7 @@ pub mod fault;
 pub mod guest;
 pub mod interrupt;
 pub mod job;
+pub mod kill_matrix;
 pub mod machines;
 pub mod mpi;
 pub mod namespace;
@@ -42,6 +44,7 @@ pub mod signal;
 pub mod testlab;
 pub mod travel;
 pub mod ucx;
+pub mod vm_services;
 
 use test_support::machine::{self, Hold};
 

@@ -1,5 +1,6 @@
 #!/bin/busybox sh
 # The program of a small guest. It counts on the console, answers on the network, writes to memory, and checks its disks.
+# If there is an agent, it is started when the guest has begun to count. With the argument seed=DISK, the tools on that disk are installed.
 # Kernel arguments: ip=ADDRESS:::MASK::…, dhcp (instead of ip), dirty=MIB, disks=NAMES (such as vda,vdb), deaf (to the power button),
 # shell (on the console, instead of counting there).
 /bin/busybox mkdir -p /proc /dev /tmp
@@ -8,8 +9,11 @@ export PATH=/bin
 mount -t proc proc /proc
 mount -t devtmpfs devtmpfs /dev
 mount -t tmpfs tmpfs /tmp
+mkdir -p /sys /dev/pts
+mount -t sysfs sysfs /sys
+mount -t devpts devpts /dev/pts
 while read -r module; do insmod "/modules/$module"; done </modules/order
-disks= address= mask= deaf= shell=
+disks= address= mask= deaf= shell= seed=
 for word in $(cat /proc/cmdline); do
     case $word in
     ip=*)
@@ -20,6 +24,7 @@ for word in $(cat /proc/cmdline); do
     deaf) deaf=1 ;;
     shell) shell=1 ;;
     dirty=*) (while :; do dd if=/dev/urandom of=/tmp/f bs=64k count=$((${word#dirty=} * 16)) conv=notrunc; done) 2>/dev/null & ;;
+    seed=*) seed=${word#seed=} ;;
     disks=*) disks=$(echo "${word#disks=}" | tr , ' ') ;;
     esac
 done
@@ -53,9 +58,16 @@ check() { # disk number
     [ "$((found))" = "$2" ] || echo "BAD: block $2 of $1 has ${found}"
 }
 
+install_tools() {
+    mkdir -p /seed
+    mount -t vfat -o ro "/dev/$seed" /seed && sh /seed/install.sh || echo 'BAD: no tools'
+}
+
 number=0
 while :; do
     number=$((number + 1))
+    [ "$number" = 2 ] && [ -x /agent ] && /agent &
+    [ "$number" = 2 ] && [ "$seed" ] && install_tools &
     for disk in $disks; do
         printf '%4096d' "$number" | dd of="/dev/$disk" bs=4096 seek=$((number % 1024)) oflag=direct conv=notrunc,fsync 2>/dev/null ||
             echo "BAD: $disk cannot be written"

@@ -8,6 +8,7 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::container::absolute;
+use super::seed::SeedOptions;
 use crate::WRONG_USAGE;
 use crate::failure::{Failure, Result};
 
@@ -55,6 +56,8 @@ pub struct MachineOptions {
     /// Adds a display and a tablet, offered by VNC at a Unix socket of the host that only root can use
     #[arg(long, requires = "vm")]
     vnc: bool,
+    #[command(flatten)]
+    seed: SeedOptions,
 }
 
 impl MachineOptions {
@@ -99,6 +102,7 @@ impl MachineOptions {
             boot: self.boot()?,
             disks: self.disks.iter().map(disk).collect::<Result<_>>()?,
             vnc: self.vnc,
+            seed: self.seed.seed()?,
         }))
     }
 

@@ -56,7 +56,9 @@ impl Messages {
             FromCoordinator::Directory { process, number, answer } => {
                 self.processes.answer(process, number, answer);
             }
-            FromCoordinator::Session { vid, id, message } => self.processes.tell_session(vid, id, message),
+            FromCoordinator::Session { vid, server, id, message } => {
+                self.processes.tell_session(vid, server, id, message);
+            }
             FromCoordinator::Net(order) => self.network.take_order(order),
             FromCoordinator::AskNet { number, question } => {
                 self.network.take_question(number, question, outbox.clone());

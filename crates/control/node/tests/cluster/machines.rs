@@ -25,6 +25,7 @@ impl Cluster {
             boot,
             disks,
             vnc: false,
+            seed: None,
         };
         let request = RunRequest { command: Vec::new(), vm: Some(vm), ..run_request(name, host) };
         match self.ask(&Request::Run(request.into())) {
