@@ -9,7 +9,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
 .DEFAULT_GOAL := help
 # Concurrent set-ups would wait for apt's lock.
 .NOTPARALLEL:
-.PHONY: help setup setup-demo setup-check build check test demo bench-verbs bench-move bench-drain bench-mpi bench-net guest-image soak fuzz lint man clean
+.PHONY: help setup setup-demo setup-check build check test demo demo-vm bench-verbs bench-move bench-drain bench-mpi bench-net guest-image soak fuzz lint man clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do \
@@ -36,6 +36,11 @@ test: setup ## Check formatting and lints, run all tests (under 15 minutes once 
 demo: setup-demo ## Move an instance under RDMA traffic, and measure the blackouts (under 5 minutes)
 	@cargo build --locked --release -p transhume -p libibverbs -p librdmacm -p verbs-check
 	@$(SUDO) target/release/transhume demo $(DEMO_FLAGS)
+
+demo-vm: setup-demo ## Move a virtual machine with its programs, and measure each move (under 6 minutes)
+	@scripts/setup.sh guest
+	@cargo build --locked --release -p transhume -p libibverbs -p librdmacm -p verbs-check -p guest -p probe
+	@$(SUDO) target/release/transhume demo --vm "$$($(SUDO) scripts/guest-image.sh)" $(DEMO_FLAGS)
 
 bench-verbs: setup build ## Compare the user-space device with UCX and libfabric, on one host and between two
 	@$(SUDO) target/release/bench-verbs $(BENCH_FLAGS)
