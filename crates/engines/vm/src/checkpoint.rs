@@ -26,7 +26,7 @@ use crate::disks::node;
 use crate::error::Doing;
 use crate::machine::Machine;
 use crate::needs;
-use crate::record::{CONSOLE, MEMORY, Records, file_name};
+use crate::record::{CONSOLE, MEMORY, Records, SEED, file_name};
 
 /// A new file for the memory of a machine that is being saved.
 pub fn memory(machine: &Machine, records: &Records) -> Result<OwnedFd> {
@@ -44,9 +44,12 @@ pub fn saved_memory(name: &InstanceName, records: &Records) -> Result<Option<Own
     }
 }
 
-/// The images of a machine that rests, besides its console: the memory, and a link to the file of each disk.
+/// The images of a machine that rests, besides its console: the memory, the seed disk, and a link to the file of each other disk.
 pub fn images(machine: &Machine, records: &Records) -> Result<Vec<ImageFile>> {
     let mut images = vec![image(machine.name(), MEMORY, records)?];
+    if machine.record.hardware.seed.is_some() {
+        images.push(image(machine.name(), SEED, records)?);
+    }
     for (number, disk) in machine.vm()?.disks.iter().enumerate() {
         let link = records.file(machine.name(), &node(number));
         let linked = absent_is_fine(fs::remove_file(&link)).and_then(|()| symlink(&disk.path, &link));
@@ -106,7 +109,8 @@ mod tests {
         let records = Records::open(directory.path().join("vm")).unwrap();
         let disk = |path: PathBuf| Disk { path, is_shared: true };
         let (machine, cpu_model, boot) = (None, None, None);
-        let mut vm = VmSpec { cpus: 1, memory: 1 << 20, machine, cpu_model, boot, disks: Vec::new() };
+        let mut vm =
+            VmSpec { cpus: 1, memory: 1 << 20, machine, cpu_model, boot, disks: Vec::new(), seed: None };
         vm.disks.push(disk(directory.path().join("file")));
         fs::write(&vm.disks[0].path, "").unwrap();
         assert_eq!(blockers(&vm, &records), []);

@@ -1,6 +1,7 @@
 //! The destination side of a move.
 
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,7 +24,8 @@ use crate::migration;
 use crate::mirror;
 use crate::needs::Details;
 use crate::qmp::Qmp;
-use crate::record::{NBD, Record};
+use crate::record::{NBD, Record, SEED};
+use crate::seed::travel;
 use crate::sink::Sink;
 
 /// A machine that comes to this host.
@@ -114,12 +116,18 @@ impl Destination for Arrival {
 
     fn prepare(&self, coming: Coming<'_>) -> Result<()> {
         let Details { hardware, local, .. } = Details::decode(coming.needs)?;
+        let (seed, image) = (hardware.seed, self.engine.records.file(&self.name, SEED));
         let machine = self.engine.prepare(coming.spec, hardware)?;
         // The emulator of a machine in a checkpoint starts when its disks are there.
         let Some(channels) = coming.channels else { return Ok(()) };
-        let emulator = self.launch(&mut lock(&machine), &local);
+        let made = seed.map_or(Ok(()), |size| travel::make(&image, size));
+        let made = made.doing(|| format!("making {}", image.display()));
+        let emulator = made.and_then(|()| self.launch(&mut lock(&machine), &local));
         match emulator {
             Ok(emulator) => {
+                if let Some(size) = seed {
+                    receive_seed(channels.clone(), image, size);
+                }
                 let socket = self.engine.records.file(&self.name, NBD);
                 for disk in &local {
                     mirror::carry(channels.clone(), disk, socket.clone());
@@ -146,10 +154,12 @@ impl Destination for Arrival {
     fn restore(&self, watch: &Watch<'_>) -> Result<Phases> {
         let machine = self.machine()?;
         let mut machine = lock(&machine);
-        if machine.record.state == State::Held {
-            return Ok(Phases::default());
+        match machine.record.state {
+            // Its memory came once.
+            State::Held | State::Ended if !machine.has_emulator() => return Err(lost()),
+            State::Held => return Ok(Phases::default()),
+            _ => machine.must_be(State::Prepared)?,
         }
-        machine.must_be(State::Prepared)?;
         let began = Instant::now();
         match checkpoint::saved_memory(&self.name, &self.engine.records)? {
             Some(memory) => self.load(&mut machine, &memory, watch)?,
@@ -173,7 +183,11 @@ impl Destination for Arrival {
         self.keep_disks(&mut machine)?;
         machine.link.mend().doing(|| "mending the link".into())?;
         let mended = Instant::now();
-        migration::cont(&mut lock(&*machine.emulator()?)).map_err(not_restored)?;
+        if let Err(error) =
+            machine.emulator().and_then(|qmp| migration::cont(&mut lock(&qmp)).map_err(not_restored))
+        {
+            return Err(if machine.has_emulator() { error } else { lost() });
+        }
         let phases = [("mend", mended - began), ("resume", mended.elapsed())].map(|(name, elapsed)| Phase {
             name: name.into(),
             elapsed_us: u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
@@ -188,12 +202,21 @@ impl Destination for Arrival {
 
     fn abort(&self) -> Result<()> {
         let Ok(machine) = self.machine() else { return Ok(()) };
-        let state = lock(&machine).record.state;
-        match state {
-            State::Prepared | State::Held => self.engine.remove(&self.name),
-            State::Running | State::Stopped | State::Ended => Ok(()),
+        let mut machine = lock(&machine);
+        match machine.record.state {
+            State::Prepared | State::Held => {}
+            // It has ended before it came: its disks are no more than those of a machine that was prepared.
+            State::Ended => self.engine.enter(&mut machine, State::Prepared)?,
+            State::Running | State::Stopped => return Ok(()),
         }
+        drop(machine);
+        self.engine.remove(&self.name)
     }
+}
+
+/// The emulator has ended before the guest ran here.
+fn lost() -> Error {
+    Error::Lost("its emulator has ended".into())
 }
 
 /// Lets the emulator load what comes over the channel, once the source has opened it. If the move ends before, there is none; if the
@@ -202,4 +225,12 @@ fn receive(emulator: &Weak<Mutex<Qmp>>, channels: &Arc<dyn Channels>) {
     let Ok(channel) = channels.connect(migration::CHANNEL) else { return };
     let Some(emulator) = emulator.upgrade() else { return };
     let _closed = migration::receive(&mut lock(&emulator), &channel);
+}
+
+/// Takes the image of a seed disk that comes over its channel. If it does not come, the source sees a closed channel.
+fn receive_seed(channels: Arc<dyn Channels>, image: PathBuf, size: u64) {
+    thread::spawn(move || {
+        let Ok(channel) = channels.connect(travel::CHANNEL) else { return };
+        let _closed = travel::receive(channel, &image, size);
+    });
 }

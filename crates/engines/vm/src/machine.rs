@@ -144,8 +144,7 @@ impl Machine {
     fn has_failed(&self, records: &Records) -> bool {
         let has_begun = records.file(self.name(), ERRORS).exists();
         let Some(first) = &self.first else { return true };
-        let is_alone = shared::tree(first.id().pid).is_ok_and(|tree| tree.len() == 1);
-        has_begun && is_alone || first.ended_within(Duration::ZERO)
+        has_begun && !self.has_emulator() || first.ended_within(Duration::ZERO)
     }
 
     /// Connects to the control socket, and makes sure that it is this machine's.
@@ -186,6 +185,12 @@ impl Machine {
     pub fn emulator(&self) -> Result<Arc<Mutex<Qmp>>> {
         let gone = || Error::Other(format!("the emulator of `{}` has ended", self.name()));
         self.qmp.clone().ok_or_else(gone)
+    }
+
+    /// Whether the emulator has not ended. The first process outlives it until the node knows its exit code.
+    pub fn has_emulator(&self) -> bool {
+        let Some(first) = &self.first else { return false };
+        !first.ended_within(Duration::ZERO) && shared::tree(first.id().pid).is_ok_and(|tree| tree.len() > 1)
     }
 
     /// The PID of the emulator.

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::lock::lock;
 use crate::qmp::{Qmp, QmpError, Result};
+use crate::stall::Transfer;
 
 /// The name of the channel, and of its descriptor in QEMU.
 pub const CHANNEL: &str = "ram";
@@ -89,6 +90,8 @@ impl Rounds {
 pub struct Progress {
     /// Its status.
     pub status: Status,
+    /// The bytes that have been sent.
+    pub transferred: u64,
     /// The bytes of memory that are still to be sent.
     pub remaining: u64,
     /// The rate of late, in bytes a second.
@@ -129,6 +132,7 @@ impl Progress {
         let megabits = answer["ram"]["mbps"].as_f64().unwrap_or(0.0);
         Self {
             status: status(answer["status"].as_str().unwrap_or("none")),
+            transferred: ram("transferred"),
             remaining: ram("remaining"),
             rate: (megabits * 125_000.0) as u64,
             rounds: ram("dirty-sync-count"),
@@ -187,11 +191,15 @@ pub fn load(qmp: &mut Qmp, file: &OwnedFd) -> Result<()> {
 /// Waits until the rest can be sent within the downtime, and keeps it so. A guest that hardly writes is stopped already. Between looks,
 /// others may use the connection.
 pub fn converge(qmp: &Mutex<Qmp>, goes_on: impl Fn() -> bool) -> Result<Progress> {
+    let mut transfer = Transfer::new();
     loop {
         let mut qmp = lock(qmp);
         let now = progress(&mut qmp)?;
         match now.status {
-            Status::Active if !is_near(&qmp, &now) && goes_on() => drop(qmp.next_event(LOOK)?),
+            Status::Active if !is_near(&qmp, &now) && goes_on() => {
+                transfer.moves(now.transferred)?;
+                qmp.next_event(LOOK)?;
+            }
             Status::Active => {
                 let rounds = Rounds::of(&qmp);
                 limits(&mut qmp, rounds.parked_rate(), rounds.downtime_ms())?;
@@ -260,12 +268,17 @@ pub fn failed(progress: &Progress) -> QmpError {
 }
 
 /// Waits as long as the status is one of `these`. QEMU announces each change.
+///
+/// # Errors
+/// If the connection fails, or the other host takes nothing.
 fn wait(qmp: &mut Qmp, these: impl Fn(Status) -> bool, goes_on: impl Fn() -> bool) -> Result<Progress> {
+    let mut transfer = Transfer::new();
     loop {
         let now = progress(qmp)?;
         if !these(now.status) || !goes_on() {
             return Ok(now);
         }
+        transfer.moves(now.transferred)?;
         qmp.next_event(LOOK)?;
     }
 }

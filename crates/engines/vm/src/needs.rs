@@ -113,15 +113,19 @@ mod tests {
     fn a_missing_kernel_is_named() {
         let boot = Boot { kernel: "/nowhere/vmlinuz".into(), initrd: None, append: String::new() };
         let (machine, cpu_model, disks) = (None, None, Vec::new());
-        let vm = VmSpec { cpus: 1, memory: 1 << 28, machine, cpu_model, boot: Some(boot), disks };
+        let vm = VmSpec { cpus: 1, memory: 1 << 28, machine, cpu_model, boot: Some(boot), disks, seed: None };
         let refusal = must_exist(&vm).unwrap_err().to_string();
         assert!(refusal.starts_with("/nowhere/vmlinuz cannot be read (No such file"), "{refusal}");
     }
 
     #[test]
     fn needs_survive_the_way_to_the_other_host() {
-        let hardware =
-            Hardware { machine: "pc-q35-7.2".into(), cpu_model: "qemu64".into(), disks: Vec::new() };
+        let hardware = Hardware {
+            machine: "pc-q35-7.2".into(),
+            cpu_model: "qemu64".into(),
+            disks: Vec::new(),
+            seed: None,
+        };
         let details = Details {
             hardware,
             files: vec![("/boot/vmlinuz".into(), 7)],

@@ -13,7 +13,7 @@ use crate::disks::node;
 use crate::engine::VmEngine;
 use crate::lock::lock;
 use crate::machine::Machine;
-use crate::record::{CONSOLE, MEMORY, file_name};
+use crate::record::{CONSOLE, MEMORY, SEED, file_name};
 
 /// See the module.
 pub struct Sink {
@@ -68,8 +68,8 @@ impl ImageSink for Sink {
         if machine.first.is_some() || machine.record.state != State::Prepared {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        if name == file_name(&self.name, MEMORY) {
-            return File::create_new(records.file(&self.name, MEMORY));
+        if let Some(own) = [MEMORY, SEED].into_iter().find(|ending| name == file_name(&self.name, ending)) {
+            return File::create_new(records.file(&self.name, own));
         }
         let path = disk_of(&machine, name).ok_or(io::ErrorKind::InvalidInput)?;
         self.disk(&mut machine, &path)

@@ -23,7 +23,8 @@ use crate::migration::{self, Progress, Status, failed};
 use crate::mirror;
 use crate::needs::Details;
 use crate::qmp::{Qmp, QmpError};
-use crate::record::{CONSOLE, file_name};
+use crate::record::{CONSOLE, SEED, file_name};
+use crate::seed::travel;
 
 /// A machine that may leave this host.
 pub struct Departure {
@@ -65,6 +66,16 @@ impl Departure {
         if !mirrored.is_empty() {
             mirror::abandon(qmp, &mirrored);
         }
+    }
+
+    /// Sends the image of the seed disk, which QEMU does not mirror.
+    fn send_seed(&self, to: Outgoing<'_>, goes_on: &dyn Fn() -> bool) -> Result<()> {
+        let machine = lock(&self.machine);
+        let image = machine.record.hardware.seed.map(|_| self.engine.records.file(machine.name(), SEED));
+        drop(machine);
+        let Some(image) = image else { return Ok(()) };
+        let channel = to.channels.connect(travel::CHANNEL).map_err(not_taken)?;
+        travel::send(channel, &image, goes_on).map_err(not_taken)
     }
 
     /// Sends the memory until the switchover is near.
@@ -166,11 +177,12 @@ impl Source for Departure {
     }
 
     fn precopy(&self, to: Outgoing<'_>, watch: &Watch<'_>) -> Result<()> {
-        if let Err(error) = self.mirror(to, &|| !(watch.cancelled)()) {
+        let goes_on = || !(watch.cancelled)();
+        if let Err(error) = self.send_seed(to, &goes_on).and_then(|()| self.mirror(to, &goes_on)) {
             return Err(if (watch.cancelled)() { Error::Cancelled } else { error });
         }
         let channel = to.channels.connect(migration::CHANNEL).map_err(not_taken)?;
-        let sent = self.send(&channel, &|| !(watch.cancelled)()).map_err(|error| not_moved(&error))?;
+        let sent = self.send(&channel, &goes_on).map_err(|error| not_moved(&error))?;
         match sent.status {
             _ if (watch.cancelled)() => Err(Error::Cancelled),
             Status::Active | Status::PreSwitchover => Ok(()),
@@ -216,7 +228,7 @@ impl Source for Departure {
                 machine.kill();
                 // It has not moved away, so its disks keep their names.
                 self.engine.enter(&mut machine, State::Ended)?;
-                return Err(error);
+                return Err(Error::Lost(error.to_string()));
             }
             self.engine.enter(&mut machine, State::Running)?;
             checkpoint::delete_images(&machine, &self.engine.records)?;
