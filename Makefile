@@ -9,7 +9,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
 .DEFAULT_GOAL := help
 # Concurrent set-ups would wait for apt's lock.
 .NOTPARALLEL:
-.PHONY: help setup setup-demo setup-check build check test demo demo-vm bench-verbs bench-move bench-drain bench-mpi bench-net guest-image soak fuzz lint man clean
+.PHONY: help setup setup-demo setup-check build check test demo demo-vm bench-verbs bench-move bench-drain bench-mpi bench-net guest-image soak soak-vm-mpi fuzz lint man clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do \
@@ -65,6 +65,9 @@ guest-image: ## Build the guest for tests of virtual machines, and save its runn
 
 soak: setup-demo ## Simulate moves under faults for SECONDS=60, or all small cases: SECONDS=exhaustive
 	@cargo run --locked --release -p moves --features sim --bin soak -- $(or $(SECONDS),60)
+
+soak-vm-mpi: setup build ## Run HPC Challenge on two virtual machines and two containers while they move (some 4 minutes)
+	@$(SUDO) target/release/soak-vm-mpi
 
 fuzz: setup ## Fuzz all parsers of untrusted input, SECONDS=60 per target, or only TARGET=name
 	@scripts/fuzz.sh run $(or $(SECONDS),60) $(TARGET)

@@ -32,7 +32,8 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     view.say("waiting for the results of the programs");
     scene.finish()?;
     view.close();
-    let summary = Summary::new(moves, &scene.traffic().known(), scene.machine_result()?);
+    let machine = scene.machine_result()?;
+    let summary = Summary::new(moves, &scene.traffic().known(), machine);
     summary.print(options.json)?;
     Ok(if summary.ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -1,5 +1,7 @@
 //! The measurements of a move.
 
+use std::time::Duration;
+
 use api::{MoveReport, Phase};
 use serde::Serialize;
 
@@ -27,23 +29,16 @@ pub struct MeasuredMove {
 pub struct MachineFigures {
     /// The time in which the guest's processors did not run.
     pub pause_us: u64,
-    /// What the prober's gap lasted beyond that.
+    /// How much longer than that the prober had no answer.
     pub gap_us: u64,
-    /// The longest time that a request took.
+    /// The longest time that a request took during the move.
     pub request_us: u64,
 }
 
-impl MachineFigures {
-    /// The figures, with the prober's gap and the slowest request of a move.
-    pub fn new(report: &MoveReport, probe_us: u64, request_us: u64) -> Self {
-        let pause_us = pause(report);
-        Self { pause_us, gap_us: probe_us.saturating_sub(pause_us), request_us }
-    }
-}
-
-/// The engine stops the guest when the dump begins, and it runs again when the engine has released it.
-fn pause(report: &MoveReport) -> u64 {
+/// The time in which the guest's processors did not run, since the begin of the move: the engine stops the guest when the dump begins,
+/// and it runs again when the engine has released it.
+pub fn pause(report: &MoveReport) -> Option<(Duration, Duration)> {
     let begin = |phase| report.phases.iter().find(|time| time.phase == phase).map(|time| time.at_us);
-    let released = begin(Phase::Resume).map(|at| at + report.engine.release_us);
-    released.zip(begin(Phase::Dump)).map_or(0, |(to, from)| to.saturating_sub(from))
+    let released = begin(Phase::Resume)? + report.engine.release_us;
+    Some((Duration::from_micros(begin(Phase::Dump)?), Duration::from_micros(released)))
 }

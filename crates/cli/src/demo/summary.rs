@@ -66,11 +66,18 @@ impl Summary {
     }
 
     fn pauses(&self) -> String {
-        let titles = ["MOVE", "VCPU PAUSE", "NETWORK GAP BEYOND IT", "SLOWEST REQUEST", "RDMA WORKLOAD"];
+        let titles = [
+            "MOVE",
+            "VCPU PAUSE",
+            "NETWORK GAP BEYOND IT",
+            "LONGEST GAP",
+            "SLOWEST REQUEST",
+            "RDMA WORKLOAD",
+        ];
         let rows: Vec<_> = self.moves.iter().filter_map(pause_row).collect();
         let table = table::render(titles, &rows);
         format!(
-            "The pause as the nodes measured it; all else as measured by an external prober, a client and the workload:\n\n{table}"
+            "The pause as measured by the nodes, all else by an external prober, a client and the workload, during the whole move:\n\n{table}"
         )
     }
 
@@ -125,11 +132,11 @@ fn blackout_row(seen: &MeasuredMove) -> [String; 6] {
     ]
 }
 
-fn pause_row(seen: &MeasuredMove) -> Option<[String; 5]> {
+fn pause_row(seen: &MeasuredMove) -> Option<[String; 6]> {
     let MachineFigures { pause_us, gap_us, request_us } = seen.machine?;
-    let times = [pause_us, gap_us, request_us, seen.workload_us].map(milliseconds);
-    let [pause, gap, request, workload] = times;
-    Some([name(&seen.report), pause, gap, request, workload])
+    let times = [pause_us, gap_us, seen.probe_us, request_us, seen.workload_us].map(milliseconds);
+    let [pause, gap, longest, request, workload] = times;
+    Some([name(&seen.report), pause, gap, longest, request, workload])
 }
 
 fn phase_row(seen: &MeasuredMove) -> [String; 10] {

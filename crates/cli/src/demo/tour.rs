@@ -4,8 +4,9 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use api::{Client, Event, MoveReport, MoveRequest, Outcome, Request};
+use probe::{Prober, Requester};
 
-use super::measured::{MachineFigures, MeasuredMove};
+use super::measured::{MachineFigures, MeasuredMove, pause};
 use super::plan::{HOME_HOST, Options, TRAVELLER};
 use super::scene::{PATIENCE, Scene};
 use super::traffic::Known;
@@ -43,10 +44,7 @@ fn watch_move(scene: &Scene, host: &str, view: &View) -> Result<MeasuredMove> {
     let gap = scene.prober.gaps().longest_within(begin, Instant::now());
     let probe_us = gap.map_or(0, |gap| microseconds(gap.duration()));
     let seen = MeasuredMove {
-        machine: scene.requests().map(|requests| {
-            let slowest = requests.slowest_within(begin, Instant::now());
-            MachineFigures::new(&report, probe_us, microseconds(slowest))
-        }),
+        machine: scene.requests().and_then(|requests| figures(requests, &scene.prober, &report, begin)),
         report,
         path: if host == HOME_HOST && scene.requests().is_none() { "shared memory" } else { "TCP stream" },
         probe_us,
@@ -55,6 +53,23 @@ fn watch_move(scene: &Scene, host: &str, view: &View) -> Result<MeasuredMove> {
     };
     view.moved(host, &seen);
     Ok(seen)
+}
+
+/// The figures of a virtual machine whose move began at `begin` and has just ended.
+fn figures(
+    requests: &Requester,
+    prober: &Prober,
+    report: &MoveReport,
+    begin: Instant,
+) -> Option<MachineFigures> {
+    let (stopped, released) = pause(report)?;
+    let gap = prober.gaps().longest_within(begin + stopped, begin + released);
+    let gap = gap.map_or(Duration::ZERO, |gap| gap.duration());
+    Some(MachineFigures {
+        pause_us: microseconds(released.saturating_sub(stopped)),
+        gap_us: microseconds(gap.saturating_sub(released.saturating_sub(stopped))),
+        request_us: microseconds(requests.slowest_within(begin, Instant::now())),
+    })
 }
 
 fn make_move(scene: &Scene, host: &str, view: &View) -> Result<MoveReport> {
