@@ -41,7 +41,7 @@ impl Hostile {
         let (made, brokers) = channel();
         let _inside = runtime.enter();
         let machine = Machine { port: far, links, mac: [2, 9, 9, 9, 9, 9] };
-        let relay = Relay::start(machine, move |_pid| {
+        let relay = Relay::start(machine, move |_pid, _role| {
             let (near, far) = seqpacket::pair()?;
             rustix::io::ioctl_fionbio(&near, true)?;
             made.send(far).map_err(std::io::Error::other)?;

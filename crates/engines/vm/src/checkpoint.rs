@@ -9,8 +9,8 @@
 //!   resume                                          held
 //! ```
 //!
-//! A disk that ran on does not fit a saved memory. So the contents of each disk are saved, shared or local, and a restore makes a new file
-//! in its place. It is refused if there is one.
+//! The seed disk is an image, too. A disk that ran on does not fit a saved memory. So the contents of each disk are saved, shared or
+//! local, and a restore makes a new file in its place. It is refused if there is one.
 
 use std::fs::{self, File};
 use std::io;

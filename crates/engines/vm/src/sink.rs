@@ -68,8 +68,9 @@ impl ImageSink for Sink {
         if machine.first.is_some() || machine.record.state != State::Prepared {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        if let Some(own) = [MEMORY, SEED].into_iter().find(|ending| name == file_name(&self.name, ending)) {
-            return File::create_new(records.file(&self.name, own));
+        if let Some(ending) = [MEMORY, SEED].into_iter().find(|ending| name == file_name(&self.name, ending))
+        {
+            return File::create_new(records.file(&self.name, ending));
         }
         let path = disk_of(&machine, name).ok_or(io::ErrorKind::InvalidInput)?;
         self.disk(&mut machine, &path)
