@@ -63,7 +63,8 @@ impl Rounds {
     fn parked_rate(self) -> u64 {
         match self {
             Self::Many => 64 << 20,
-            Self::One => 64 << 10,
+            // QEMU shares it out in tenths of a second, and sends one page in each, be it empty or not. No rate at all is no limit.
+            Self::One => 10,
         }
     }
 
@@ -329,7 +330,8 @@ mod tests {
             Progress::parse(&json!({ "status": "active", "ram": ram }))
         };
         assert!(Rounds::One.is_near(&now(LEFT)) && !Rounds::One.is_near(&now(LEFT + 1)));
-        assert!(Rounds::One.parked_rate() < LEFT / 60, "the rest lasts for a minute");
+        assert_eq!(Rounds::One.parked_rate() / 10, 1, "one page in each tenth of a second");
+        assert!(LEFT / 4096 / 10 > 180, "the rest lasts for three minutes");
     }
 
     #[test]

@@ -128,7 +128,7 @@ pub fn cache() -> Result<PathBuf> {
 }
 
 /// A member of an archive in cpio's `newc` format.
-fn member(name: &str, mode: u32, contents: &[u8]) -> Vec<u8> {
+pub(crate) fn member(name: &str, mode: u32, contents: &[u8]) -> Vec<u8> {
     let length = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
     let fields = [0, mode, 0, 0, 1, 0, length(contents.len()), 0, 0, 0, 0, length(name.len() + 1), 0];
     let mut member = String::from("070701");
