@@ -32,7 +32,7 @@
 //! * [`source`], [`destination`]: the two sides of a move. [`migration`]: QEMU's migration as both follow it.
 //! * [`machine`]: a machine's resources on this host. [`record`]: its durable record. [`recovering`]: finds it after a restart of the node.
 //! * [`command`]: QEMU's command line. [`emulator`]: the installed QEMU and its abilities. [`qmp`]: the client of its control socket.
-//! * [`network`]: the TAP. [`dhcp`]: tells the guest its address there. [`console`]: serial output that has not reached the node.
+//! * [`network`]: the TAP. [`inbox`]: frames that wait there. [`dhcp`]: tells the guest its address there. [`console`]: serial output that has not reached the node.
 //! * [`disks`]: formats, options and files of disks. [`mirror`]: local disks that move along.
 //! * [`needs`]: the needs of a machine at its destination. [`error`]: errors.
 
@@ -45,6 +45,7 @@ mod disks;
 mod emulator;
 mod engine;
 mod error;
+mod inbox;
 mod lock;
 mod machine;
 mod migration;

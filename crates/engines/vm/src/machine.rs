@@ -21,6 +21,7 @@ use crate::config::Config;
 use crate::dhcp::DhcpServer;
 use crate::disks::{self, Format, LocalDisk};
 use crate::error::{Doing, not_started};
+use crate::inbox::Inbox;
 use crate::lock::lock;
 use crate::network;
 use crate::qmp::{Qmp, QmpError};
@@ -186,6 +187,13 @@ impl Machine {
     pub fn emulator(&self) -> Result<Arc<Mutex<Qmp>>> {
         let gone = || Error::Other(format!("the emulator of `{}` has ended", self.name()));
         self.qmp.clone().ok_or_else(gone)
+    }
+
+    /// Keeps frames for the guest from now on, and lets it take those that have come before.
+    pub fn hold(&self, emulator: i32) -> io::Result<()> {
+        self.link.hold()?;
+        Inbox::of(emulator)?.await_empty();
+        Ok(())
     }
 
     /// The PID of the emulator.

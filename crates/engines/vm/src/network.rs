@@ -23,6 +23,9 @@ pub const TAP: &str = "vm0";
 /// The host's MAC at the TAP: the same on all hosts, since guests remember it over moves.
 pub const HOST_MAC: [u8; 6] = [0x02, 0x74, 0x72, 0xd4, 0xc5, 0x01];
 
+/// The frames that the TAP queues for the guest: those that the overlay has kept during a move, 4096 at most, come at once.
+const QUEUE: u32 = 5000;
+
 /// The user `nobody`, as whom QEMU runs.
 const OWNER: libc::c_ulong = 65534;
 
@@ -35,6 +38,7 @@ pub fn join(namespace: BorrowedFd<'_>, address: Ipv4Addr, mtu: u32) -> io::Resul
         make_tap()?;
         let _without_ipv6 = fs::write(format!("/proc/sys/net/ipv6/conf/{TAP}/disable_ipv6"), "1");
         netlink::configure(TAP, HOST_MAC, mtu)?;
+        netlink::set_queue(TAP, QUEUE)?;
         let (tap, wired) = (index_of(TAP)?, index_of(DEVICE)?);
         for device in [tap, wired] {
             netlink::filter_incoming(device)?;

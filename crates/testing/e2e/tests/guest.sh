@@ -1,6 +1,7 @@
 #!/bin/busybox sh
 # The program of a small guest. It counts on the console, answers on the network, writes to memory, and checks its disks.
-# Kernel arguments: ip=ADDRESS:::MASK::…, dhcp (instead of ip), dirty=MIB, disks=NAMES (such as vda,vdb).
+# Kernel arguments: ip=ADDRESS:::MASK::…, dhcp (instead of ip), dirty=MIB, disks=NAMES (such as vda,vdb), sends=ADDRESS (numbers, to
+# its port 7700).
 /bin/busybox mkdir -p /proc /dev /tmp
 /bin/busybox --install -s /bin
 export PATH=/bin
@@ -8,7 +9,7 @@ mount -t proc proc /proc
 mount -t devtmpfs devtmpfs /dev
 mount -t tmpfs tmpfs /tmp
 while read -r module; do insmod "/modules/$module"; done </modules/order
-disks= address= mask=
+disks= address= mask= receiver=
 for word in $(cat /proc/cmdline); do
     case $word in
     ip=*)
@@ -17,6 +18,7 @@ for word in $(cat /proc/cmdline); do
         ;;
     dhcp) address= ;;
     dirty=*) (while :; do dd if=/dev/urandom of=/tmp/f bs=64k count=$((${word#dirty=} * 16)) conv=notrunc; done) 2>/dev/null & ;;
+    sends=*) receiver=${word#sends=} ;;
     disks=*) disks=$(echo "${word#disks=}" | tr , ' ') ;;
     esac
 done
@@ -28,6 +30,17 @@ else
     printf '#!/bin/sh\n[ "$1" != bound ] || ifconfig eth0 "$ip" netmask "$subnet" mtu "$mtu"\n' >/tmp/lease
     chmod +x /tmp/lease
     udhcpc -i eth0 -n -q -f -O mtu -s /tmp/lease >/dev/null 2>&1 || echo 'BAD: no address by DHCP'
+fi
+if [ "$receiver" ]; then
+    (
+        sent=0
+        while :; do
+            sent=$((sent + 1))
+            echo "$sent"
+            usleep 10000
+        done | nc "$receiver" 7700
+        echo 'BAD: the connection is lost'
+    ) &
 fi
 
 # Block N of 1024 has the last number that was written there, as text of 4096 bytes.

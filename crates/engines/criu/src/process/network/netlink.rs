@@ -12,6 +12,7 @@ const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_MASTER: u16 = 10;
 const IFLA_PROTINFO: u16 = 12;
+const IFLA_TXQLEN: u16 = 13;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_NET_NS_FD: u16 = 28;
 const IFLA_INFO_KIND: u16 = 1;
@@ -91,6 +92,14 @@ pub fn configure(name: &str, mac: [u8; 6], mtu: u32) -> io::Result<()> {
     link.text(IFLA_IFNAME, name);
     link.bytes(IFLA_ADDRESS, &mac);
     link.number(IFLA_MTU, mtu);
+    request(libc::RTM_NEWLINK, 0, &link.0)
+}
+
+/// Sets how many frames the link `name` of the calling thread's namespace queues.
+pub fn set_queue(name: &str, frames: u32) -> io::Result<()> {
+    let mut link = Attributes(link_header(0, 0, 0).to_vec());
+    link.text(IFLA_IFNAME, name);
+    link.number(IFLA_TXQLEN, frames);
     request(libc::RTM_NEWLINK, 0, &link.0)
 }
 
