@@ -57,7 +57,7 @@ impl Machine {
         let kind = spec.network_kind;
         let link = Link::create(namespace.as_fd(), spec, wiring)
             .doing(|| format!("making the link of `{}` to the {kind}", spec.name))?;
-        let joined = network::join(namespace.as_fd(), spec.network.address, spec.network.mtu);
+        let joined = network::join(namespace.as_fd(), &spec.network);
         joined.doing(|| format!("making the TAP of `{}`", spec.name))?;
         let dhcp = dhcp(namespace.as_fd(), spec)?;
         Ok(Self { record, namespace, link, _dhcp: dhcp, first: None, qmp: None })
