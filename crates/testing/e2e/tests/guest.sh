@@ -1,7 +1,7 @@
 #!/bin/busybox sh
 # The program of a small guest. It counts on the console, answers on the network, writes to memory, and checks its disks.
 # Kernel arguments: ip=ADDRESS:::MASK::…, dhcp (instead of ip), dirty=MIB, disks=NAMES (such as vda,vdb), sends=ADDRESS (numbers, to
-# its port 7700).
+# its port 7700), bulk=ADDRESS (16 MiB, to its port 7701).
 /bin/busybox mkdir -p /proc /dev /tmp
 /bin/busybox --install -s /bin
 export PATH=/bin
@@ -9,7 +9,7 @@ mount -t proc proc /proc
 mount -t devtmpfs devtmpfs /dev
 mount -t tmpfs tmpfs /tmp
 while read -r module; do insmod "/modules/$module"; done </modules/order
-disks= address= mask= receiver=
+disks= address= mask= receiver= bulk=
 for word in $(cat /proc/cmdline); do
     case $word in
     ip=*)
@@ -18,6 +18,7 @@ for word in $(cat /proc/cmdline); do
         ;;
     dhcp) address= ;;
     dirty=*) (while :; do dd if=/dev/urandom of=/tmp/f bs=64k count=$((${word#dirty=} * 16)) conv=notrunc; done) 2>/dev/null & ;;
+    bulk=*) bulk=${word#bulk=} ;;
     sends=*) receiver=${word#sends=} ;;
     disks=*) disks=$(echo "${word#disks=}" | tr , ' ') ;;
     esac
@@ -40,6 +41,13 @@ if [ "$receiver" ]; then
             usleep 10000
         done | nc "$receiver" 7700
         echo 'BAD: the connection is lost'
+    ) &
+fi
+if [ "$bulk" ]; then
+    (
+        dd if=/dev/urandom of=/tmp/bulk bs=64k count=256 2>/dev/null
+        echo "bulk $(md5sum </tmp/bulk)"
+        nc "$bulk" 7701 </tmp/bulk
     ) &
 fi
 
