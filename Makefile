@@ -24,8 +24,9 @@ setup-demo: ## Install only what `make build` and `make demo` need
 setup-check: ## Install only what `make check` needs
 	@scripts/setup.sh check
 
-build: setup-demo ## Build target/release/transhume and the library beside it
+build: setup-demo ## Build target/release/transhume, and in target/release/lib the libraries and the agent of guests
 	@cargo build --locked --release --workspace
+	@scripts/guest-agent.sh
 
 check: setup-check ## Check formatting and lints, run the tests that need neither root nor CRIU (under 3 minutes once built)
 	@scripts/test.sh check

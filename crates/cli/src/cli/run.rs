@@ -2,6 +2,7 @@
 
 mod container;
 mod machine;
+mod seed;
 
 use std::collections::BTreeMap;
 use std::env;

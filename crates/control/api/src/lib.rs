@@ -44,7 +44,7 @@ pub use report::{
 pub use request::{
     Boot, CheckpointRequest, Container, ContainerImage, Disk, DrainRequest, ExecLine, ExecRequest, Host,
     INPUT_WINDOW, Instance, MAX_PARALLEL, MoveGroupRequest, MoveRequest, Request, RestoreRequest, RunRequest,
-    State, Vm,
+    Seed, State, Vm,
 };
 pub use words::in_words;
 

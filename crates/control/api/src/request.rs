@@ -171,6 +171,20 @@ pub struct Vm {
     /// Its disks, in order.
     #[serde(default)]
     pub disks: Vec<Disk>,
+    /// Its seed disk, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<Seed>,
+}
+
+/// The read-only disk of a virtual machine with tools for its guest and data for cloud-init.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seed {
+    /// Whether it has the agent and the RDMA libraries.
+    #[serde(default)]
+    pub tools: bool,
+    /// The user's data for cloud-init.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_data: Option<String>,
 }
 
 /// A kernel that a virtual machine boots without a boot loader.

@@ -8,7 +8,7 @@ use fabric::network::mac_of;
 use fabric::{Epoch, NetworkKind, Vid};
 use instance::{
     Blueprint, Boot, Container, ContainerImage, Disk, InstanceName, InstanceSpec, Network, Program, Root,
-    VmSpec, Workload, container,
+    Seed, VmSpec, Workload, container,
 };
 use moves::journal::{Exit, Instance};
 use moves::placement::Placement;
@@ -176,7 +176,11 @@ fn machine(vm: api::Vm, user: User) -> Result<Workload, Failure> {
     if user.user != 0 {
         return Err(Failure::new("only root may run a virtual machine", "run this with sudo"));
     }
-    let api::Vm { cpus, memory_bytes, machine, cpu_model, boot, disks } = vm;
+    let api::Vm { cpus, memory_bytes, machine, cpu_model, boot, disks, seed } = vm;
+    let seed = seed.map(|api::Seed { tools, user_data }| Seed { tools, user_data });
+    if let Some(seed) = &seed {
+        seed.validate().map_err(|why| Failure::new(why.what, why.remedy))?;
+    }
     if boot.is_none() && disks.is_empty() {
         let help = "pass `--kernel` or `--disk`";
         return Err(Failure::new("the virtual machine has neither a kernel nor a disk to boot from", help));
@@ -187,7 +191,8 @@ fn machine(vm: api::Vm, user: User) -> Result<Workload, Failure> {
         initrd: initrd.map(PathBuf::from),
         append,
     });
-    Ok(Workload::Vm(VmSpec { cpus, memory: memory_bytes, machine, cpu_model, boot, disks: disks.collect() }))
+    let (memory, disks) = (memory_bytes, disks.collect());
+    Ok(Workload::Vm(VmSpec { cpus, memory, machine, cpu_model, boot, disks, seed }))
 }
 
 /// The image of a container.

@@ -24,6 +24,10 @@ use crate::attach::{NotStarted, OutputStream};
 /// The most sessions of an instance at a time.
 pub const MAX_SESSIONS: usize = 64;
 
+/// The number of terminals that CRIU opens at most to reach a given number: it could not restore a higher one after lower ones have
+/// been closed.
+pub const MOST_TERMINALS: u32 = 32;
+
 /// The most bytes of one `Input` or `Output`.
 pub const MAX_PIECE: usize = 16 * 1024;
 

@@ -206,6 +206,7 @@ mod tests {
 
     use super::*;
     use crate::digest::Digest;
+    use crate::seed::Seed;
     use crate::spec::{Boot, ContainerImage, Disk, InstanceName, Network, ResourceLimit};
 
     fn program() -> Program {
@@ -240,7 +241,8 @@ mod tests {
             append: "quiet".into(),
         };
         let (machine, cpu_model) = (Some("pc-q35-7.2".into()), None);
-        let vm = VmSpec { cpus: 2, memory: 1 << 30, machine, cpu_model, boot: Some(boot), disks };
+        let seed = Some(Seed { tools: true, user_data: Some("#!/bin/sh".into()) });
+        let vm = VmSpec { cpus: 2, memory: 1 << 30, machine, cpu_model, boot: Some(boot), disks, seed };
         let workloads = [
             Workload::Process(program()),
             container(Root::Directory("/srv/root".into())),

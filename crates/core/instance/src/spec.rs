@@ -8,6 +8,7 @@ use fabric::NetworkKind;
 use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
+use crate::seed::Seed;
 
 /// An instance's name: unique in its cluster, and usable as a file name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -232,6 +233,8 @@ pub struct VmSpec {
     pub boot: Option<Boot>,
     /// Its disks, in order.
     pub disks: Vec<Disk>,
+    /// Its seed disk, the last one.
+    pub seed: Option<Seed>,
 }
 
 /// A kernel that a virtual machine boots without a boot loader (direct kernel boot).

@@ -6,6 +6,7 @@ use std::net::{SocketAddr, SocketAddrV4, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
+use fabric::attach::Role;
 use guest::frames::{Frames, encode};
 use guest::wire::{Connection, Generation, ToGuest, ToHost, VERSION};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -40,13 +41,13 @@ pub struct Relay {
 
 impl Relay {
     /// Starts the relay of a machine, in tokio's runtime. `connect` connects a program of
-    /// this PID to the broker.
+    /// this PID to the broker, or the agent: then the role is [`Role::Sessions`].
     ///
     /// # Errors
     /// If the sockets cannot be watched, or there are no random numbers.
     pub fn start(
         machine: Machine,
-        connect: impl Fn(i32) -> io::Result<OwnedFd> + Send + Sync + 'static,
+        connect: impl Fn(i32, Role) -> io::Result<OwnedFd> + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let Machine { port, links: listener, mac } = machine;
         let SocketAddr::V4(address) = listener.local_addr()? else {
@@ -64,6 +65,7 @@ impl Relay {
             mac,
             is_heard: false,
             open: HashMap::new(),
+            sessions: None,
             links: links.clone(),
             out,
             connect: Box::new(connect),
@@ -113,6 +115,12 @@ async fn read(mut port: OwnedReadHalf, mut programs: Programs) {
         while let Some(message) = frames.take() {
             programs.hear(message).await;
         }
+        if frames.is_noise() {
+            warn!(
+                "a machine floods the port of its agent: its programs find no RDMA until it moves or the node restarts"
+            );
+            return;
+        }
     }
 }
 
@@ -126,7 +134,9 @@ struct Programs {
     open: HashMap<Connection, Program>,
     links: Links,
     out: mpsc::Sender<ToGuest>,
-    connect: Box<dyn Fn(i32) -> io::Result<OwnedFd> + Send + Sync>,
+    /// The agent's own connection among them.
+    sessions: Option<Connection>,
+    connect: Box<dyn Fn(i32, Role) -> io::Result<OwnedFd> + Send + Sync>,
 }
 
 impl Programs {
@@ -140,15 +150,16 @@ impl Programs {
             ToHost::Hello { generation, .. } if generation == self.generation => self.is_heard = true,
             ToHost::Hello { .. } => self.welcome().await,
             _ if !self.is_heard => {}
-            ToHost::Opened { connection, pid } => {
-                if let Err(error) = self.open(connection, pid) {
-                    debug!("a program in a machine is not connected: {error}");
-                    self.tell_closed(connection).await;
+            ToHost::Opened { connection, pid } => self.admit(connection, pid, Role::Verbs).await,
+            ToHost::OpenedForSessions { connection, pid } => {
+                if let Some(before) = self.sessions.replace(connection) {
+                    self.open.remove(&before);
                 }
+                self.admit(connection, pid, Role::Sessions).await;
             }
             ToHost::Message { connection, bytes } => {
-                let is_taken = self.open.get_mut(&connection).is_none_or(|program| program.send(bytes));
-                if !is_taken {
+                let Some(program) = self.open.get_mut(&connection) else { return };
+                if !program.send(bytes).await {
                     self.open.remove(&connection);
                     self.tell_closed(connection).await;
                 }
@@ -168,12 +179,19 @@ impl Programs {
         let _ = self.out.send(welcome).await;
     }
 
-    fn open(&mut self, connection: Connection, pid: i32) -> io::Result<()> {
+    async fn admit(&mut self, connection: Connection, pid: i32, role: Role) {
+        if let Err(error) = self.open(connection, pid, role) {
+            debug!("a program in a machine is not connected: {error}");
+            self.tell_closed(connection).await;
+        }
+    }
+
+    fn open(&mut self, connection: Connection, pid: i32, role: Role) -> io::Result<()> {
         if self.open.len() >= MAX_PROGRAMS {
             return Err(io::Error::other(format!("{MAX_PROGRAMS} are connected already")));
         }
-        let socket = (self.connect)(pid)?;
-        let program = Program::start(connection, socket, self.links.clone(), self.out.clone())?;
+        let socket = (self.connect)(pid, role)?;
+        let program = Program::start(connection, role, socket, self.links.clone(), self.out.clone())?;
         self.open.insert(connection, program);
         Ok(())
     }

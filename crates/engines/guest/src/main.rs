@@ -10,7 +10,7 @@ use fabric::seqpacket;
 use guest::agent::serve;
 use guest::port::Port;
 
-const HELP: &str = "Connects the programs of this virtual machine to the node of its host
+const HELP: &str = "Connects the programs of this virtual machine to the node of its host, and runs the commands of `transhume exec`
 
 Usage: transhume-guest [PORT]
 

@@ -9,7 +9,8 @@ use instance::{Boot, InstanceSpec, Network, VmSpec};
 
 use crate::disks;
 use crate::network::TAP;
-use crate::record::{Hardware, PORT, SOCKET, file_name};
+use crate::record::{Hardware, PORT, SEED, SOCKET, file_name};
+use crate::seed;
 
 /// The user that QEMU becomes when it has opened its devices.
 const USER: &str = "nobody";
@@ -42,6 +43,11 @@ pub fn arguments(spec: &InstanceSpec, vm: &VmSpec, hardware: &Hardware, begin: B
     network(&mut line, &spec.network);
     for (option, value) in disks::options(vm, &hardware.disks) {
         line.option(option, value);
+    }
+    if hardware.seed.is_some() {
+        for (option, value) in seed::options(&file_name(&spec.name, SEED)) {
+            line.option(option, value);
+        }
     }
     if let Some(boot) = &vm.boot {
         kernel(&mut line, boot, &spec.network);
@@ -125,7 +131,7 @@ pub mod tests {
         let (kernel, initrd) = ("/boot/vmlinuz".into(), Some("/boot/initrd".into()));
         let boot = Some(Boot { kernel, initrd, append: "quiet".into() });
         let (machine, cpu_model, disks) = (None, None, Vec::new());
-        let vm = VmSpec { cpus: 2, memory: 512 << 20, machine, cpu_model, boot, disks };
+        let vm = VmSpec { cpus: 2, memory: 512 << 20, machine, cpu_model, boot, disks, seed: None };
         let (name, network_kind) = (InstanceName::new("guest").unwrap(), NetworkKind::Overlay);
         InstanceSpec { name, network, network_kind, workload: Workload::Vm(vm) }
     }
@@ -133,8 +139,12 @@ pub mod tests {
     fn line(begin: Begin) -> Vec<String> {
         let spec = spec();
         let Workload::Vm(vm) = &spec.workload else { unreachable!() };
-        let hardware =
-            Hardware { machine: "pc-q35-7.2".into(), cpu_model: "qemu64".into(), disks: Vec::new() };
+        let hardware = Hardware {
+            machine: "pc-q35-7.2".into(),
+            cpu_model: "qemu64".into(),
+            disks: Vec::new(),
+            seed: None,
+        };
         arguments(&spec, vm, &hardware, begin)
     }
 

@@ -55,7 +55,7 @@ impl Emulator {
         let machine = vm.machine.as_deref().unwrap_or(MACHINE);
         let machine = self.aliases.get(machine).map_or(machine, String::as_str).to_owned();
         let cpu_model = vm.cpu_model.as_deref().unwrap_or(CPU_MODEL).to_owned();
-        let hardware = Hardware { machine, cpu_model, disks: disks::formats(vm)? };
+        let hardware = Hardware { machine, cpu_model, disks: disks::formats(vm)?, seed: None };
         match self.lacks(&hardware).into_iter().next() {
             Some(Blocker { what, remedy }) => Err(Error::unusable(what, remedy)),
             None => Ok(hardware),
@@ -143,7 +143,7 @@ mod tests {
 
     fn vm(machine: Option<&str>, cpu_model: Option<&str>) -> VmSpec {
         let (machine, cpu_model) = (machine.map(str::to_owned), cpu_model.map(str::to_owned));
-        VmSpec { cpus: 1, memory: 1 << 28, machine, cpu_model, boot: None, disks: Vec::new() }
+        VmSpec { cpus: 1, memory: 1 << 28, machine, cpu_model, boot: None, disks: Vec::new(), seed: None }
     }
 
     #[test]

@@ -14,6 +14,7 @@ use engine_criu::shared::{Bridge, Task, memory_available};
 use fabric::NetworkKind;
 use instance::{Blocker, InstanceName, InstanceSpec, Kind};
 
+use crate::checkpoint;
 use crate::command::Begin;
 use crate::config::Config;
 use crate::destination::Arrival;
@@ -23,7 +24,8 @@ use crate::lock::lock;
 use crate::machine::{Machine, vm_of};
 use crate::migration;
 use crate::needs;
-use crate::record::{Hardware, Record, Records};
+use crate::record::{Hardware, Record, Records, SEED};
+use crate::seed::{self, SeedFile, contents};
 use crate::source::Departure;
 
 /// The engine; one for each state directory.
@@ -131,10 +133,22 @@ impl VmEngine {
     /// Kills and deletes a machine, in any state.
     pub(crate) fn remove(&self, name: &InstanceName) -> Result<()> {
         let Ok(machine) = self.find(name) else { return Ok(()) };
-        lock(&machine).remove()?;
+        {
+            let mut machine = lock(&machine);
+            machine.remove()?;
+            checkpoint::delete_images(&machine, &self.records)?;
+        }
         self.records.forget(name)?;
         lock(&self.machines).remove(name);
         Ok(())
+    }
+
+    /// Makes the seed disk of a new machine.
+    fn make_seed(&self, machine: &mut Machine, files: &[SeedFile]) -> Result<()> {
+        let image = self.records.file(machine.name(), SEED);
+        let size = seed::build(&image, files).doing(|| format!("writing {}", image.display()))?;
+        machine.record.hardware.seed = Some(size);
+        self.records.save(&machine.record)
     }
 
     /// Records another state. An older record leads to the same result after a restart, or the caller does not go on.
@@ -158,7 +172,15 @@ impl Engine for VmEngine {
         if let Some(Blocker { what, remedy }) = self.lacks_memory(needs::memory(vm), &spec.name)? {
             return Err(Error::unusable(what, remedy));
         }
-        self.prepare(spec, hardware).map(drop)
+        let tools = self.config.tools.as_deref();
+        let files = vm.seed.as_ref().map(|seed| contents::files(spec, seed, tools)).transpose()?;
+        let machine = self.prepare(spec, hardware)?;
+        let Some(files) = files else { return Ok(()) };
+        let made = self.make_seed(&mut lock(&machine), &files);
+        if made.is_err() {
+            self.remove(&spec.name)?;
+        }
+        made
     }
 
     fn local(self: Arc<Self>, name: &InstanceName) -> Result<Box<dyn Local>> {

@@ -145,8 +145,7 @@ impl Machine {
     fn has_failed(&self, records: &Records) -> bool {
         let has_begun = records.file(self.name(), ERRORS).exists();
         let Some(first) = &self.first else { return true };
-        let is_alone = shared::tree(first.id().pid).is_ok_and(|tree| tree.len() == 1);
-        has_begun && is_alone || first.ended_within(Duration::ZERO)
+        has_begun && !self.has_emulator() || first.ended_within(Duration::ZERO)
     }
 
     /// Connects to the control socket, and makes sure that it is this machine's.
@@ -196,6 +195,12 @@ impl Machine {
         Ok(())
     }
 
+    /// Whether the emulator has not ended. The first process outlives it until the node knows its exit code.
+    pub fn has_emulator(&self) -> bool {
+        let Some(first) = &self.first else { return false };
+        !first.ended_within(Duration::ZERO) && shared::tree(first.id().pid).is_ok_and(|tree| tree.len() > 1)
+    }
+
     /// The PID of the emulator.
     pub fn emulator_pid(&self) -> Result<i32> {
         let qmp = self.emulator()?;
@@ -220,14 +225,15 @@ impl Machine {
         }
     }
 
-    /// The local disks, as the emulator describes them.
+    /// The disks that come along in a move, or to a checkpoint, as the emulator describes them.
     ///
     /// # Errors
     /// If it does not.
-    pub fn local_disks(&self) -> Result<Vec<LocalDisk>> {
+    pub fn disks_coming_along(&self, is_saved: bool) -> Result<Vec<LocalDisk>> {
         let emulator = self.emulator()?;
         let nodes = lock(&emulator).execute("query-named-block-nodes", json!({ "flat": true }));
-        disks::local(self.vm()?, &nodes.doing(|| format!("asking for the disks of `{}`", self.name()))?)
+        let nodes = nodes.doing(|| format!("asking for the disks of `{}`", self.name()))?;
+        disks::coming_along(self.vm()?, &nodes, is_saved)
     }
 
     /// Makes the files of local disks that come with the machine.

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use crate::lock::lock;
 use crate::qmp::{Qmp, QmpError, Result};
+use crate::stall::Transfer;
 
 /// The name of the channel, and of its descriptor in QEMU.
 pub const CHANNEL: &str = "ram";
@@ -105,6 +106,8 @@ impl Rounds {
 pub struct Progress {
     /// Its status.
     pub status: Status,
+    /// The bytes that have been sent.
+    pub transferred: u64,
     /// The bytes of memory that are still to be sent.
     pub remaining: u64,
     /// The rate of late, in bytes a second.
@@ -132,12 +135,20 @@ pub enum Status {
     Failed,
 }
 
+impl Status {
+    /// Whether it goes on by itself or by a command.
+    fn is_under_way(self) -> bool {
+        matches!(self, Self::Active | Self::PreSwitchover | Self::Device)
+    }
+}
+
 impl Progress {
     fn parse(answer: &Value) -> Self {
         let ram = |field: &str| answer["ram"][field].as_u64().unwrap_or(0);
         let megabits = answer["ram"]["mbps"].as_f64().unwrap_or(0.0);
         Self {
             status: status(answer["status"].as_str().unwrap_or("none")),
+            transferred: ram("transferred"),
             remaining: ram("remaining"),
             rate: (megabits * 125_000.0) as u64,
             rounds: ram("dirty-sync-count"),
@@ -177,14 +188,34 @@ pub fn receive(qmp: &mut Qmp, channel: &OwnedFd) -> Result<()> {
     qmp.execute("migrate-incoming", json!({ "uri": format!("fd:{CHANNEL}") })).map(drop)
 }
 
+/// Writes a stopped guest to a file, and waits until it is complete. It is read again by [`load`].
+pub fn save(qmp: &mut Qmp, file: &OwnedFd, goes_on: impl Fn() -> bool) -> Result<Progress> {
+    only(qmp, &["events"])?;
+    limits(qmp, ANY_RATE, 0)?;
+    qmp.give(CHANNEL, file.as_fd())?;
+    qmp.execute("migrate", json!({ "uri": format!("fd:{CHANNEL}") }))?;
+    wait(qmp, Status::is_under_way, goes_on)
+}
+
+/// Lets a QEMU that was started for it load what [`save`] has written.
+pub fn load(qmp: &mut Qmp, file: &OwnedFd) -> Result<()> {
+    only(qmp, &["events", "late-block-activate"])?;
+    qmp.give(CHANNEL, file.as_fd())?;
+    qmp.execute("migrate-incoming", json!({ "uri": format!("fd:{CHANNEL}") })).map(drop)
+}
+
 /// Waits until the rest can be sent within the downtime, and keeps it so. A guest that hardly writes is stopped already. Between looks,
 /// others may use the connection.
 pub fn converge(qmp: &Mutex<Qmp>, goes_on: impl Fn() -> bool) -> Result<Progress> {
+    let mut transfer = Transfer::new();
     loop {
         let mut qmp = lock(qmp);
         let now = progress(&mut qmp)?;
         match now.status {
-            Status::Active if !is_near(&qmp, &now) && goes_on() => drop(qmp.next_event(LOOK)?),
+            Status::Active if !is_near(&qmp, &now) && goes_on() => {
+                transfer.moves(now.transferred)?;
+                qmp.next_event(LOOK)?;
+            }
             Status::Active => {
                 let rounds = Rounds::of(&qmp);
                 limits(&mut qmp, rounds.parked_rate(), rounds.downtime_ms())?;
@@ -209,8 +240,9 @@ pub fn stop(
 ) -> Result<Progress> {
     let rounds = Rounds::of(qmp);
     limits(qmp, ANY_RATE, rounds.last_downtime_ms())?;
-    let mut now = progress(qmp)?;
+    let (mut now, mut transfer) = (progress(qmp)?, Transfer::new());
     while now.status == Status::Active && now.remaining > rounds.left_at_stop() && goes_on() {
+        transfer.moves(now.transferred)?;
         qmp.next_event(LOOK_CLOSELY)?;
         now = progress(qmp)?;
     }
@@ -218,7 +250,7 @@ pub fn stop(
         return Ok(now);
     }
     hold()?;
-    qmp.execute("stop", json!({}))?;
+    halt(qmp)?;
     wait(qmp, |status| status == Status::Active, goes_on)
 }
 
@@ -237,8 +269,7 @@ pub fn cancel(qmp: &mut Qmp) -> Result<()> {
         return Ok(());
     }
     qmp.execute("migrate_cancel", json!({}))?;
-    let has_ended = |status| matches!(status, Status::Completed | Status::Idle | Status::Failed);
-    while Instant::now() < end && !has_ended(progress(qmp)?.status) {
+    while Instant::now() < end && progress(qmp)?.status.is_under_way() {
         qmp.next_event(Duration::from_millis(1))?;
     }
     Ok(())
@@ -255,18 +286,28 @@ pub fn cont(qmp: &mut Qmp) -> Result<()> {
     qmp.execute("cont", json!({})).map(drop)
 }
 
+/// Stops the guest's processors. What it has written reaches its disks.
+pub fn halt(qmp: &mut Qmp) -> Result<()> {
+    qmp.execute("stop", json!({})).map(drop)
+}
+
 /// A migration that has ended otherwise than it should, as QEMU says it.
 pub fn failed(progress: &Progress) -> QmpError {
     QmpError::Refused(progress.reason.clone())
 }
 
 /// Waits as long as the status is one of `these`. QEMU announces each change.
+///
+/// # Errors
+/// If the connection fails, or the other host takes nothing.
 fn wait(qmp: &mut Qmp, these: impl Fn(Status) -> bool, goes_on: impl Fn() -> bool) -> Result<Progress> {
+    let mut transfer = Transfer::new();
     loop {
         let now = progress(qmp)?;
         if !these(now.status) || !goes_on() {
             return Ok(now);
         }
+        transfer.moves(now.transferred)?;
         qmp.next_event(LOOK)?;
     }
 }
@@ -275,6 +316,18 @@ fn capabilities(qmp: &mut Qmp, wanted: &[&str]) -> Result<()> {
     let on = |name: &&str| json!({ "capability": name, "state": true });
     let wanted: Vec<Value> = wanted.iter().map(on).collect();
     qmp.execute("migrate-set-capabilities", json!({ "capabilities": wanted })).map(drop)
+}
+
+/// Switches these capabilities on, and all others off, which an earlier migration may have needed.
+fn only(qmp: &mut Qmp, wanted: &[&str]) -> Result<()> {
+    let known = qmp.execute("query-migrate-capabilities", json!({}))?;
+    let set = |known: &Value| {
+        let name = known["capability"].as_str()?;
+        let (is_on, state) = (known["state"] == true, wanted.contains(&name));
+        (is_on != state).then(|| json!({ "capability": name, "state": state }))
+    };
+    let changes: Vec<Value> = known.as_array().into_iter().flatten().filter_map(set).collect();
+    qmp.execute("migrate-set-capabilities", json!({ "capabilities": changes })).map(drop)
 }
 
 fn limits(qmp: &mut Qmp, rate: u64, downtime_ms: u64) -> Result<()> {

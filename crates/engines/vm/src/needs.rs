@@ -23,7 +23,7 @@ pub struct Details {
     pub files: Vec<(PathBuf, u64)>,
     /// Shared disks.
     disks: Vec<DiskNeed>,
-    /// Disks that move along.
+    /// Disks that come along.
     pub local: Vec<LocalDisk>,
 }
 
@@ -33,6 +33,11 @@ impl Details {
         let size = |path: PathBuf| fs::metadata(&path).map_or(0, |found| found.len());
         let files = files(vm).map(|path| (path.clone(), size(path)));
         Self { hardware: hardware.clone(), files: files.collect(), disks: disks::needs(vm), local }
+    }
+
+    /// The same for a machine in a checkpoint: its shared disks come along too.
+    pub fn of_saved(vm: &VmSpec, hardware: &Hardware, all: Vec<LocalDisk>) -> Self {
+        Self { disks: Vec::new(), ..Self::of(vm, hardware, all) }
     }
 
     /// As the node carries them.
@@ -108,15 +113,19 @@ mod tests {
     fn a_missing_kernel_is_named() {
         let boot = Boot { kernel: "/nowhere/vmlinuz".into(), initrd: None, append: String::new() };
         let (machine, cpu_model, disks) = (None, None, Vec::new());
-        let vm = VmSpec { cpus: 1, memory: 1 << 28, machine, cpu_model, boot: Some(boot), disks };
+        let vm = VmSpec { cpus: 1, memory: 1 << 28, machine, cpu_model, boot: Some(boot), disks, seed: None };
         let refusal = must_exist(&vm).unwrap_err().to_string();
         assert!(refusal.starts_with("/nowhere/vmlinuz cannot be read (No such file"), "{refusal}");
     }
 
     #[test]
     fn needs_survive_the_way_to_the_other_host() {
-        let hardware =
-            Hardware { machine: "pc-q35-7.2".into(), cpu_model: "qemu64".into(), disks: Vec::new() };
+        let hardware = Hardware {
+            machine: "pc-q35-7.2".into(),
+            cpu_model: "qemu64".into(),
+            disks: Vec::new(),
+            seed: None,
+        };
         let details = Details {
             hardware,
             files: vec![("/boot/vmlinuz".into(), 7)],

@@ -40,6 +40,9 @@ pub struct Hardware {
     pub cpu_model: String,
     /// The formats of its disks, in order.
     pub disks: Vec<Format>,
+    /// The size of its seed disk, in bytes.
+    #[serde(default)]
+    pub seed: Option<u64>,
 }
 
 impl Record {
@@ -80,7 +83,7 @@ impl Records {
 
     /// Deletes a record and the files beside it; no error if there are none.
     pub fn forget(&self, name: &InstanceName) -> Result<()> {
-        for ending in [SOCKET, PORT, NBD, ERRORS, CONSOLE, RECORD] {
+        for ending in [SOCKET, PORT, NBD, ERRORS, CONSOLE, SEED, RECORD] {
             let path = self.file(name, ending);
             absent_is_fine(fs::remove_file(&path)).doing(|| format!("deleting {}", path.display()))?;
         }
@@ -113,6 +116,11 @@ pub const NBD: &str = "nbd";
 pub const ERRORS: &str = "errors";
 /// The ending of the console's output that has come from the source.
 pub const CONSOLE: &str = "console";
+/// The ending of the memory of a machine that is saved to a checkpoint, or comes from one.
+pub const MEMORY: &str = "memory";
+
+/// The ending of the image of its seed disk.
+pub const SEED: &str = "seed";
 
 /// The name of a machine's file in the directory.
 pub fn file_name(name: &InstanceName, ending: &str) -> String {
@@ -139,8 +147,12 @@ mod tests {
     use crate::command::tests::spec;
 
     fn record() -> Record {
-        let hardware =
-            Hardware { machine: "pc-q35-7.2".into(), cpu_model: "qemu64".into(), disks: Vec::new() };
+        let hardware = Hardware {
+            machine: "pc-q35-7.2".into(),
+            cpu_model: "qemu64".into(),
+            disks: Vec::new(),
+            seed: None,
+        };
         let first = Some(TaskId { pid: 7, started: 9 });
         Record {
             version: Record::VERSION,

@@ -10,20 +10,21 @@ use engine_api::{
     Dump, Error, Intent, LeftMemory, MemorySink, Outgoing, Phase, Phases, Report, Result, Running, Source,
     State, Watch,
 };
-use engine_criu::shared::absent_is_fine;
 use instance::{Blocker, ImageFile};
 
+use crate::checkpoint;
 use crate::console;
 use crate::disks::LocalDisk;
 use crate::engine::VmEngine;
-use crate::error::{Doing, disks_not_moved, not_moved, not_taken};
+use crate::error::{Doing, disks_not_moved, not_moved, not_saved, not_taken};
 use crate::lock::lock;
 use crate::machine::Machine;
 use crate::migration::{self, Progress, Status, failed};
 use crate::mirror;
 use crate::needs::Details;
 use crate::qmp::{Qmp, QmpError};
-use crate::record::{CONSOLE, file_name};
+use crate::record::{CONSOLE, SEED, file_name};
+use crate::seed::travel;
 
 /// A machine that may leave this host.
 pub struct Departure {
@@ -47,7 +48,7 @@ impl Departure {
 
     /// Mirrors the local disks, until the destination has all their blocks.
     fn mirror(&self, to: Outgoing<'_>, goes_on: &dyn Fn() -> bool) -> Result<()> {
-        let local = lock(&self.machine).local_disks()?;
+        let local = lock(&self.machine).disks_coming_along(false)?;
         let qmp = self.emulator()?;
         if local.is_empty() {
             return Ok(());
@@ -65,6 +66,16 @@ impl Departure {
         if !mirrored.is_empty() {
             mirror::abandon(qmp, &mirrored);
         }
+    }
+
+    /// Sends the image of the seed disk, which QEMU does not mirror.
+    fn send_seed(&self, to: Outgoing<'_>, goes_on: &dyn Fn() -> bool) -> Result<()> {
+        let machine = lock(&self.machine);
+        let image = machine.record.hardware.seed.map(|_| self.engine.records.file(machine.name(), SEED));
+        drop(machine);
+        let Some(image) = image else { return Ok(()) };
+        let channel = to.channels.connect(travel::CHANNEL).map_err(not_taken)?;
+        travel::send(channel, &image, goes_on).map_err(not_taken)
     }
 
     /// Sends the memory until the switchover is near.
@@ -108,6 +119,30 @@ impl Departure {
         Ok((image, Phases(phases)))
     }
 
+    /// Stops the guest, and writes its memory to a file. The images are those of its console, memory and disks.
+    fn save(&self, machine: &Machine, watch: &Watch<'_>) -> Result<(Vec<ImageFile>, Phases)> {
+        let began = Instant::now();
+        let goes_on = || !(watch.cancelled)() && began.elapsed() < watch.timeout;
+        let emulator = machine.emulator()?;
+        let mut qmp = lock(&emulator);
+        let file = checkpoint::memory(machine, &self.engine.records)?;
+        migration::halt(&mut qmp).doing(|| "stopping the guest".into())?;
+        machine.link.cut().doing(|| "cutting the link".into())?;
+        let mut phases = vec![phase("stop", began)];
+        let since = Instant::now();
+        let saved = migration::save(&mut qmp, &file, goes_on).map_err(|error| not_saved(&error))?;
+        match saved.status {
+            Status::Completed => {}
+            _ if (watch.cancelled)() => return Err(Error::Cancelled),
+            _ => return Err(not_saved(&failed(&saved))),
+        }
+        phases.push(phase("memory", since));
+        drop(qmp);
+        let mut images = vec![self.save_console(machine)?];
+        images.extend(checkpoint::images(machine, &self.engine.records)?);
+        Ok((images, Phases(phases)))
+    }
+
     fn save_console(&self, machine: &Machine) -> Result<ImageFile> {
         let pid = machine.emulator_pid()?;
         let bytes = console::waiting(pid).doing(|| format!("reading the console of `{}`", machine.name()))?;
@@ -131,24 +166,25 @@ impl Departure {
 impl Source for Departure {
     fn check(&self, intent: Intent) -> Result<Report> {
         let machine = lock(&self.machine);
-        let saved = || Blocker::new("a virtual machine cannot be saved as a checkpoint", "move it instead");
-        let mut blockers: Vec<Blocker> = intent.is_saved.then(saved).into_iter().collect();
-        if let Some(blocker) = blocked(&machine)? {
-            blockers.push(blocker);
-        }
-        let vm = machine.vm()?;
-        Ok(Report {
-            blockers,
-            needs: Details::of(vm, &machine.record.hardware, machine.local_disks()?).encode(vm),
-        })
+        let (vm, hardware) = (machine.vm()?, &machine.record.hardware);
+        let mut blockers: Vec<Blocker> = blocked(&machine)?.into_iter().collect();
+        let disks = machine.disks_coming_along(intent.is_saved)?;
+        let details = if intent.is_saved {
+            blockers.extend(checkpoint::blockers(vm, &self.engine.records));
+            Details::of_saved(vm, hardware, disks)
+        } else {
+            Details::of(vm, hardware, disks)
+        };
+        Ok(Report { blockers, needs: details.encode(vm) })
     }
 
     fn precopy(&self, to: Outgoing<'_>, watch: &Watch<'_>) -> Result<()> {
-        if let Err(error) = self.mirror(to, &|| !(watch.cancelled)()) {
+        let goes_on = || !(watch.cancelled)();
+        if let Err(error) = self.send_seed(to, &goes_on).and_then(|()| self.mirror(to, &goes_on)) {
             return Err(if (watch.cancelled)() { Error::Cancelled } else { error });
         }
         let channel = to.channels.connect(migration::CHANNEL).map_err(not_taken)?;
-        let sent = self.send(&channel, &|| !(watch.cancelled)()).map_err(|error| not_moved(&error))?;
+        let sent = self.send(&channel, &goes_on).map_err(|error| not_moved(&error))?;
         match sent.status {
             _ if (watch.cancelled)() => Err(Error::Cancelled),
             Status::Active | Status::PreSwitchover => Ok(()),
@@ -161,23 +197,25 @@ impl Source for Departure {
     }
 
     fn suspend(&self, memory: Option<&dyn MemorySink>, watch: &Watch<'_>) -> Result<Dump> {
-        if memory.is_none() {
-            return Err(Error::Other("a virtual machine cannot be saved as a checkpoint".into()));
-        }
         let mut machine = lock(&self.machine);
         machine.must_be(State::Running)?;
-        let switched = self.switch_over(&mut machine, watch).and_then(|switched| {
+        let dumped = match memory {
+            Some(_) => self.switch_over(&mut machine, watch).map(|(image, phases)| (vec![image], phases)),
+            None => self.save(&machine, watch),
+        };
+        let dumped = dumped.and_then(|dumped| {
             self.engine.enter(&mut machine, State::Stopped)?;
-            Ok(switched)
+            Ok(dumped)
         });
-        match switched {
-            Ok((image, phases)) => {
+        match dumped {
+            Ok((images, phases)) => {
                 self.is_sending.store(false, Ordering::SeqCst);
                 let directory = self.engine.records.directory().to_owned();
-                Ok(Dump { directory, images: vec![image], phases })
+                Ok(Dump { directory, images, phases })
             }
             Err(error) => {
                 self.run_on(&machine)?;
+                checkpoint::delete_images(&machine, &self.engine.records)?;
                 Err(error)
             }
         }
@@ -192,11 +230,10 @@ impl Source for Departure {
                 machine.kill();
                 // It has not moved away, so its disks keep their names.
                 self.engine.enter(&mut machine, State::Ended)?;
-                return Err(error);
+                return Err(Error::Lost(error.to_string()));
             }
             self.engine.enter(&mut machine, State::Running)?;
-            let left = machine.console(&self.engine.records);
-            absent_is_fine(fs::remove_file(&left)).doing(|| format!("deleting {}", left.display()))?;
+            checkpoint::delete_images(&machine, &self.engine.records)?;
         }
         Ok(Running { pid: Some(machine.first_pid()?), phases: Phases::default() })
     }

@@ -336,6 +336,25 @@ impl Instance {
         }
     }
 
+    /// Whether it runs here, and no process serves its sessions.
+    pub fn lacks_sessions(&self) -> bool {
+        matches!(self.phase, Phase::Listening(_)) && !self.members.contains_key(&Seat::Sessions)
+    }
+
+    /// Tells all processes to suspend. One with a full queue does not read; the time limit reports it. The agent in a machine keeps its
+    /// sessions whatever happens to its connection, so it is disconnected: nothing in a machine is needed for that.
+    pub fn tell_to_suspend(&mut self) {
+        self.suspended.clear();
+        for (seat, member) in &self.members {
+            if member.is_inside && *seat == Seat::Sessions {
+                member.cut_off.notify_one();
+            } else {
+                let _ = member.queue.try_send(Outgoing::bare(ToProcess::Suspend));
+            }
+        }
+        self.changed.notify_waiters();
+    }
+
     fn with_descriptors(
         &self,
         message: ToProcess,

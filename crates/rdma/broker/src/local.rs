@@ -25,7 +25,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use fabric::attach::{LinkRefusal, NotStarted};
+use fabric::attach::{LinkRefusal, NotStarted, Role};
 use fabric::directory::{Directory, Due, Member, Request};
 use fabric::link::LinkRequest;
 use fabric::session::Word;
@@ -121,9 +121,21 @@ impl LocalFabric {
     /// # Errors
     /// Errors of [`Broker::connect`].
     pub fn connect(&self, instance: &LocalInstance, pid: i32) -> io::Result<OwnedFd> {
+        self.connect_inside(instance, pid, Role::Verbs)
+    }
+
+    /// A connection of the agent there.
+    ///
+    /// # Errors
+    /// Errors of [`Broker::connect`].
+    pub fn connect_agent(&self, instance: &LocalInstance, pid: i32) -> io::Result<OwnedFd> {
+        self.connect_inside(instance, pid, Role::Sessions)
+    }
+
+    fn connect_inside(&self, instance: &LocalInstance, pid: i32, role: Role) -> io::Result<OwnedFd> {
         let place = self.hosts.place(instance.id).ok_or(io::ErrorKind::InvalidInput)?;
         let _inside = self.runtime.enter();
-        self.broker(place.host)?.connect(instance.id, pid)
+        self.broker(place.host)?.connect(instance.id, pid, role)
     }
 
     /// Suspends the instance's processes, as before a move, once all are attached.

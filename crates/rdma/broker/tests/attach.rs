@@ -553,3 +553,15 @@ fn links_for_a_process_that_does_not_read_are_refused() {
     });
     assert!(refused);
 }
+
+/// The agent keeps its sessions by itself, so nothing in the machine can hold up a move.
+#[test]
+fn a_silent_agent_in_a_virtual_machine_does_not_hold_up_a_suspension() {
+    let fabric = LocalFabric::new(1).unwrap();
+    let machine = fabric.add_instance(0).unwrap();
+    let socket = fabric.connect_agent(&machine, 7).unwrap();
+    ioctl_fionbio(&socket, false).unwrap();
+    let agent = Process::greet(socket, Role::Sessions, None);
+    fabric.suspend(&machine).unwrap();
+    assert!(receive(&agent.socket).is_none());
+}

@@ -23,6 +23,9 @@ const SCRIPT: &str = include_str!("../tests/guest.sh");
 /// What a guest runs whose program uses RDMA.
 const RDMA_SCRIPT: &str = include_str!("../tests/guest-rdma.sh");
 
+/// What a guest runs that harms its host as much as it can.
+const HOSTILE_SCRIPT: &str = include_str!("../tests/guest-hostile.sh");
+
 /// The files of the guest. Dropping this deletes those that are not in the cache.
 pub struct Guest {
     /// The kernel.
@@ -41,6 +44,16 @@ impl Guest {
         Self::with(SCRIPT, &[])
     }
 
+    /// The same guest with the agent, which it starts when it has begun to count.
+    ///
+    /// # Errors
+    /// If the guest cannot be built, or the agent has not been.
+    pub fn with_agent() -> Result<Self> {
+        let agent = artifacts::agent()?;
+        let agent = fs::read(&agent).with_context(|| format!("{}", agent.display()))?;
+        Self::with(SCRIPT, &[("agent".to_owned(), agent)])
+    }
+
     /// A guest whose program uses RDMA: it has the agent, the library and the checking workload.
     ///
     /// # Errors
@@ -52,11 +65,8 @@ impl Guest {
             "/lib/x86_64-linux-gnu/libc.so.6",
             "/lib/x86_64-linux-gnu/libgcc_s.so.1",
         ];
-        let own = [
-            artifacts::built("transhume-guest")?,
-            artifacts::built("libibverbs.so")?,
-            artifacts::built(check::PROGRAM)?,
-        ];
+        let own =
+            [artifacts::agent()?, artifacts::built("libibverbs.so")?, artifacts::built(check::PROGRAM)?];
         let mut files = Vec::new();
         for path in system.map(PathBuf::from).into_iter().chain(own) {
             let name = path.file_name().context("a file")?.to_string_lossy().into_owned();
@@ -67,6 +77,14 @@ impl Guest {
             ));
         }
         Self::with(RDMA_SCRIPT, &files)
+    }
+
+    /// A guest that floods its console, its network and the port of its agent, and resets its machine.
+    ///
+    /// # Errors
+    /// If the guest cannot be built.
+    pub fn hostile() -> Result<Self> {
+        Self::with(HOSTILE_SCRIPT, &[])
     }
 
     fn with(script: &str, files: &[(String, Vec<u8>)]) -> Result<Self> {

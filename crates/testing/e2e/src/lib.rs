@@ -20,6 +20,7 @@
 //! * [`travel`]: programs whose instances move alternately.
 //! * [`guest`]: a small guest for virtual machines.
 //! * [`fault`]: faults in a lab, and their repair.
+//! * [`kill_matrix`]: each part of a lab fails in each phase of a machine's move.
 
 pub mod artifacts;
 pub mod asked;
@@ -30,6 +31,7 @@ pub mod fault;
 pub mod guest;
 pub mod interrupt;
 pub mod job;
+pub mod kill_matrix;
 pub mod machines;
 pub mod mpi;
 pub mod namespace;

@@ -1,5 +1,6 @@
 #!/bin/busybox sh
 # The program of a small guest. It counts on the console, answers on the network, writes to memory, and checks its disks.
+# If there is an agent, it is started when the guest has begun to count.
 # Kernel arguments: ip=ADDRESS:::MASK::…, dhcp (instead of ip), dirty=MIB, disks=NAMES (such as vda,vdb), sends=ADDRESS (numbers, to
 # its port 7700), bulk=ADDRESS (16 MiB, to its port 7701).
 /bin/busybox mkdir -p /proc /dev /tmp
@@ -8,6 +9,9 @@ export PATH=/bin
 mount -t proc proc /proc
 mount -t devtmpfs devtmpfs /dev
 mount -t tmpfs tmpfs /tmp
+mkdir -p /sys /dev/pts
+mount -t sysfs sysfs /sys
+mount -t devpts devpts /dev/pts
 while read -r module; do insmod "/modules/$module"; done </modules/order
 disks= address= mask= receiver= bulk=
 for word in $(cat /proc/cmdline); do
@@ -60,6 +64,7 @@ check() { # disk number
 number=0
 while :; do
     number=$((number + 1))
+    [ "$number" = 2 ] && [ -x /agent ] && /agent &
     for disk in $disks; do
         printf '%4096d' "$number" | dd of="/dev/$disk" bs=4096 seek=$((number % 1024)) oflag=direct conv=notrunc,fsync 2>/dev/null ||
             echo "BAD: $disk cannot be written"

@@ -7,6 +7,7 @@ use api::{Boot, Disk, Vm};
 use clap::Args;
 
 use super::container::absolute;
+use super::seed::SeedOptions;
 use crate::WRONG_USAGE;
 use crate::failure::{Failure, Result};
 
@@ -47,6 +48,8 @@ pub struct MachineOptions {
     /// The CPU model, with features after commas [default: qemu64]
     #[arg(long, value_name = "MODEL", requires = "vm")]
     cpu_model: Option<String>,
+    #[command(flatten)]
+    seed: SeedOptions,
 }
 
 impl MachineOptions {
@@ -89,6 +92,7 @@ impl MachineOptions {
             cpu_model: self.cpu_model.clone(),
             boot: self.boot()?,
             disks: self.disks.iter().map(disk).collect::<Result<_>>()?,
+            seed: self.seed.seed()?,
         }))
     }
 

@@ -16,7 +16,8 @@ impl Cluster {
     fn run_machine(&self, name: &str, host: &str) -> Library {
         let boot = Boot { kernel: "/boot/vmlinuz".into(), initrd: None, append: String::new() };
         let (boot, disks) = (Some(boot), Vec::new());
-        let vm = Vm { cpus: 1, memory_bytes: MEMORY, machine: None, cpu_model: None, boot, disks };
+        let vm =
+            Vm { cpus: 1, memory_bytes: MEMORY, machine: None, cpu_model: None, boot, disks, seed: None };
         let request = RunRequest { command: Vec::new(), vm: Some(vm), ..run_request(name, host) };
         match self.ask(&Request::Run(request.into())) {
             Event::Started(instance) => assert_eq!(instance.state, State::Running),

@@ -1,11 +1,13 @@
 //! Virtual machines that move between the hosts of a lab.
 
 use std::fs;
+use std::io::Write as _;
 use std::path::Path;
-use std::time::Duration;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
-use api::{Client, Event, MoveReport, Outcome, Phase, State};
+use anyhow::{Context as _, Result, bail, ensure};
+use api::{Client, Event, ExecRequest, MoveReport, Outcome, Phase, Request, State};
 use e2e::check::{self, Check};
 use e2e::guest::{Guest, counted};
 use e2e::overlay::{instance, net};
@@ -13,6 +15,7 @@ use e2e::pings::Pings;
 use e2e::program::{self, Program};
 use e2e::testlab::{TestLab, report};
 use e2e::{artifacts, common_files};
+use fabric::session::WindowSize;
 use tempfile::NamedTempFile;
 
 const NAME: &str = "guest";
@@ -22,6 +25,9 @@ const RECEIVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/lines.py");
 
 /// How long a guest may take to boot.
 const BOOT: Duration = Duration::from_secs(60);
+
+/// How long a command may take to be refused in a guest without an agent.
+const AGENT_LIMIT: Duration = Duration::from_secs(3);
 
 /// The blocks of a disk that the guest writes to, and their size in bytes.
 const BLOCKS: u64 = 1024;
@@ -40,7 +46,10 @@ impl Booted {
     }
 
     fn begin_in(lab: TestLab, options: &[&str], append: &str) -> Result<Self> {
-        let guest = Guest::make()?;
+        Self::boot(lab, Guest::make()?, options, append)
+    }
+
+    fn boot(lab: TestLab, guest: Guest, options: &[&str], append: &str) -> Result<Self> {
         let started = Self::run(&lab, &guest, &[&["--memory", "128M"], options].concat(), append)?;
         ensure!(started.status.success(), "{}\n{}", started.errors, lab.logs());
         let address = lab.instance(NAME)?.address;
@@ -74,6 +83,11 @@ impl Booted {
     fn answers(&self) -> Result<()> {
         let ping = ["exec", "h2", "--", "ping", "-c", "3", "-i", "0.2", "-W", "2", &self.address];
         self.lab.transhume(&[&["lab"], &ping[..]].concat())?.success().map(drop)
+    }
+
+    /// Runs a command in the guest.
+    fn exec(&self, options: &[&str], command: &[&str]) -> Result<program::Ended> {
+        self.lab.transhume(&[&["exec"][..], options, &[NAME, "--"], command].concat())
     }
 
     /// Begins a move to h2, and waits until memory is being sent.
@@ -199,6 +213,10 @@ fn a_local_disk_moves_along() -> Result<()> {
 fn a_machine_runs_on_if_the_destinations_emulator_or_node_dies() -> Result<()> {
     let _shared = e2e::shared();
     let booted = Booted::begin(&[], "dhcp dirty=4")?;
+    let since = Instant::now();
+    let refused = booted.exec(&[], &["true"])?;
+    ensure!(refused.status.code() == Some(126) && since.elapsed() < AGENT_LIMIT, "{refused:?}");
+    ensure!(refused.errors.contains("no agent has connected"), "{}", refused.errors);
     let moving = booted.begin_to_copy()?;
     booted.kill_emulator(true)?;
     let report = outcome(moving)?;
@@ -270,4 +288,60 @@ fn bad_options_are_refused_in_words() -> Result<()> {
     refused(&["--memory", "900G"], "MiB are free")?;
     refused(&["--disk", "/nowhere/disk.img"], "/nowhere/disk.img cannot be read")?;
     refused(&["--cpus", "1.5"], "a whole number from 1 to 64")
+}
+
+/// A command at a terminal in the guest, its output and its exit code.
+fn at_a_terminal(lab: &TestLab, script: &str) -> Result<(String, i32)> {
+    let request = ExecRequest {
+        name: NAME.into(),
+        command: ["sh", "-c", script].map(str::to_owned).into(),
+        environment: Vec::new(),
+        directory: Some("/tmp".into()),
+        user: None,
+        input: true,
+        terminal: Some(WindowSize { rows: 24, columns: 80 }),
+        for_own: false,
+    };
+    let mut client = Client::send(&lab.socket(), &Request::Exec(request))?;
+    let mut text = String::new();
+    loop {
+        match client.next_event()? {
+            Event::Written { bytes, .. } => text += &String::from_utf8_lossy(&bytes.0),
+            Event::Exited { code } => return Ok((text, code)),
+            Event::InputTaken { .. } => {}
+            other => bail!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn commands_in_a_guest_lose_nothing_over_moves_and_restarts_of_nodes() -> Result<()> {
+    const COUNT: &str = "i=0; while [ $i -lt 400 ]; do i=$((i+1)); echo $i; usleep 20000; done; exit 9";
+    let _shared = e2e::shared();
+    let booted = Booted::boot(TestLab::up(2)?, Guest::with_agent()?, &[], "")?;
+    let lab = &booted.lab;
+    lab.eventually("the agent has connected", || Ok(booted.exec(&[], &["true"])?.status.success()))?;
+
+    let ended =
+        booted.exec(&["--env", "A=b", "--directory", "/tmp"], &["sh", "-c", "echo $A; pwd; exit 7"])?;
+    ensure!(ended.status.code() == Some(7) && ended.lines == ["b", "/tmp"], "{ended:?}");
+    ensure!(booted.exec(&[], &["/nowhere/x"])?.status.code() == Some(127));
+    let mut fed = lab.command(&["exec", "--stdin", NAME, "--", "wc", "-c"]);
+    let mut fed = fed.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    fed.stdin.take().context("an input")?.write_all(&vec![b'x'; 1_000_000])?;
+    let fed = fed.wait_with_output()?;
+    ensure!(String::from_utf8_lossy(&fed.stdout).trim() == "1000000", "{fed:?}");
+    ensure!(at_a_terminal(lab, "pwd; stty size; exit 3")? == ("/tmp\r\n24 80\r\n".into(), 3));
+
+    let mut counting = Program::start(&mut lab.command(&["exec", NAME, "--", "sh", "-c", COUNT]))?;
+    counting.wait_for(BOOT, |line| (line == "5").then_some(()))?;
+    for host in ["h2", "h1"] {
+        lab.move_to(NAME, host)?;
+    }
+    lab.lab.kill("h1".parse()?)?;
+    lab.lab.start("h1".parse()?)?;
+    let ended = counting.end(BOOT)?;
+    let expected: Vec<String> = (1..=400).map(|number| number.to_string()).collect();
+    ensure!(ended.status.code() == Some(9) && ended.lines == expected, "{ended:?}");
+    booted.counts_on().map(drop)
 }

@@ -1,27 +1,28 @@
 //! All sessions of the instance, and their connection to the node ([`fabric::session`]).
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ffi::OsString;
 use std::ops::Bound;
 use std::os::fd::RawFd;
 use std::process::{ChildStdin, ExitStatus};
 use std::time::{Duration, Instant};
 
-use fabric::attach::{NotStarted, Role, ToNode, ToProcess};
+use fabric::attach::{NotStarted, ToNode, ToProcess};
 use fabric::session::{End, FromSession, MAX_SESSIONS, SessionId, ToSession, Word};
 
-use super::attach::Attachment;
-use super::environment::unshielded;
-use super::launch::Launch;
-use super::own_input::OwnInput;
-use super::session::Session;
+use crate::attach::Attachment;
+use crate::launch::Launch;
+use crate::own_input::OwnInput;
+use crate::session::Session;
 
 /// The number of messages sent at a time: the node's `Suspend` must not wait behind commands that write without end.
 const TURN: usize = 16;
 
 /// The sessions.
 pub struct Sessions {
-    /// The launch of the instance's own command.
+    /// A session inherits from it all that its order leaves open.
     launch: Launch,
+    environment: fn() -> Vec<(OsString, OsString)>,
     own_input: OwnInput,
     node: Attachment,
     open: BTreeMap<SessionId, Session>,
@@ -36,12 +37,20 @@ pub struct Sessions {
 }
 
 impl Sessions {
-    /// No sessions yet. A session inherits from `launch` all that its order leaves open; `own_stdin` is the input of that command.
-    pub fn new(launch: Launch, own_stdin: Option<ChildStdin>) -> Self {
+    /// No sessions yet, and a connection to the node. A session inherits from `launch` and `environment` all that its order leaves open;
+    /// `own_stdin` is the input of the instance's own command.
+    #[must_use]
+    pub fn new(
+        node: Attachment,
+        launch: Launch,
+        environment: fn() -> Vec<(OsString, OsString)>,
+        own_stdin: Option<ChildStdin>,
+    ) -> Self {
         Self {
             launch,
+            environment,
             own_input: OwnInput::new(own_stdin),
-            node: Attachment::new(Role::Sessions),
+            node,
             open: BTreeMap::new(),
             refused: VecDeque::new(),
             list_due: false,
@@ -69,6 +78,11 @@ impl Sessions {
     /// Records the end of a process of the instance, which was reaped.
     pub fn reaped(&mut self, pid: i32, status: ExitStatus) {
         self.open.values_mut().for_each(|session| session.reaped(pid, status));
+    }
+
+    /// Reaps commands that have ended, in a process that has other children too.
+    pub fn reap(&mut self) {
+        self.open.values_mut().for_each(Session::reap);
     }
 
     /// Handles the node's messages, moves data of the pipes that are `ready`, and sends messages to the node.
@@ -114,7 +128,7 @@ impl Sessions {
             let session = if order.for_own {
                 Session::for_own(self.own_input.take())
             } else {
-                Session::start(&self.launch, &order, unshielded())
+                Session::start(&self.launch, &order, (self.environment)())
             };
             self.open.insert(id, session);
         } else {

@@ -1,4 +1,4 @@
-//! Init's connection to the node of its current host.
+//! A connection to the node, which is made again whenever it is lost.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -7,15 +7,34 @@ use std::time::{Duration, Instant};
 use fabric::attach::{self, Role, SOCKET_NAME, ToNode, ToProcess, VERSION};
 use fabric::{ProcessId, seqpacket};
 
-/// The interval between the first attempts to reach the node: short, since a move's blackout lasts until then.
-const SOON: Duration = Duration::from_millis(1);
-/// The interval after [`LONG`] attempts.
-const LATER: Duration = Duration::from_millis(20);
 /// The number of attempts at the short interval.
 const LONG: u32 = 5000;
 
+/// How to reach the node.
+pub struct Way {
+    /// Makes a connection, over which the attach protocol is spoken.
+    pub connect: Box<dyn Fn() -> io::Result<OwnedFd> + Send>,
+    /// The interval between the first attempts.
+    pub soon: Duration,
+    /// The interval between later attempts.
+    pub later: Duration,
+}
+
+impl Way {
+    /// Over the node's socket in the instance's network namespace. The interval is short, since a move's blackout lasts until then.
+    #[must_use]
+    pub fn direct() -> Self {
+        Self {
+            connect: Box::new(|| seqpacket::connect(SOCKET_NAME)),
+            soon: Duration::from_millis(1),
+            later: Duration::from_millis(20),
+        }
+    }
+}
+
 /// The connection to the node, or the attempts to make it.
 pub struct Attachment {
+    way: Way,
     role: Role,
     state: State,
     process: Option<ProcessId>,
@@ -34,9 +53,10 @@ enum State {
 
 impl Attachment {
     /// An attachment without a connection yet.
-    pub fn new(role: Role) -> Self {
+    #[must_use]
+    pub fn new(role: Role, way: Way) -> Self {
         let state = State::Detached { attempts: 0 };
-        Self { role, state, process: None, waiting: None, heard: Vec::new() }
+        Self { way, role, state, process: None, waiting: None, heard: Vec::new() }
     }
 
     /// Whether the node has recorded the command's end.
@@ -57,7 +77,9 @@ impl Attachment {
     /// How soon to call [`Self::step`] again, at the latest.
     pub fn retry_after(&self) -> Option<Duration> {
         match self.state {
-            State::Detached { attempts } => Some(if attempts < LONG { SOON } else { LATER }),
+            State::Detached { attempts } => {
+                Some(if attempts < LONG { self.way.soon } else { self.way.later })
+            }
             _ => None,
         }
     }
@@ -103,7 +125,7 @@ impl Attachment {
     }
 
     fn greet(&self) -> io::Result<OwnedFd> {
-        let socket = seqpacket::connect(SOCKET_NAME)?;
+        let socket = (self.way.connect)()?;
         let hello = ToNode::Hello { version: VERSION, role: self.role, resume: self.process };
         seqpacket::send(socket.as_fd(), &attach::encode(&hello), &[])?;
         set_nonblocking(&socket)?;

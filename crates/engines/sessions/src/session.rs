@@ -19,10 +19,10 @@ use fabric::attach::OutputStream::{self, Stderr, Stdout};
 use fabric::session::{End, FromSession, MAX_PIECE, Order, State, ToSession, WindowSize};
 use fabric::stream::{Receiving, Sending};
 
-use super::child::code_of;
-use super::launch::{self, Company, Launch};
-use super::pipe::{self, set_nonblocking};
-use super::terminal;
+use crate::children::{code_of, reap_one};
+use crate::launch::{self, Company, Launch};
+use crate::pipe::{self, set_nonblocking};
+use crate::terminal;
 
 /// How long a command may take to end after its client has left.
 const GRACE: Duration = Duration::from_secs(5);
@@ -60,16 +60,11 @@ pub struct Session {
 
 impl Session {
     /// Starts the ordered command.
-    pub fn start(
-        launch: &Launch,
-        order: &Order,
-        environment: impl Iterator<Item = (OsString, OsString)>,
-    ) -> Self {
+    pub fn start(launch: &Launch, order: &Order, environment: Vec<(OsString, OsString)>) -> Self {
         let launch = launch.of_session(order);
         let own = order.environment.iter().map(|(name, value)| (name.into(), value.into()));
-        let environment = environment.chain(own);
+        let environment = environment.into_iter().chain(own);
         let started = match order.terminal {
-            _ if launch.is_emulator() => Err(launch::no_guest()),
             Some(size) => Self::at_terminal(&launch, environment, size),
             None => Self::with_pipes(&launch, environment, order.input),
         };
@@ -204,6 +199,15 @@ impl Session {
         }
     }
 
+    /// Reaps its own process, if that has ended.
+    pub fn reap(&mut self) {
+        if let Some(pid) = self.pid
+            && let Some(status) = reap_one(pid)
+        {
+            self.reaped(pid, status);
+        }
+    }
+
     /// The time at which the command is killed.
     pub fn deadline(&self) -> Option<Instant> {
         self.left.filter(|_| self.pid.is_some())
@@ -323,7 +327,6 @@ fn carry_output(
 #[cfg(test)]
 mod tests {
     use std::env;
-    use std::os::unix::process::ExitStatusExt;
     use std::process;
     use std::thread::sleep;
 
@@ -337,7 +340,7 @@ mod tests {
         let launch: Vec<OsString> = ["0", "0", "", "/", "true"].map(OsString::from).into();
         let command = ["sh", "-c", script].map(str::to_owned).into();
         let order = Order { command, input: true, terminal: Some(SIZE), ..Order::default() };
-        Session::start(&Launch::parse(&launch).unwrap(), &order, env::vars_os())
+        Session::start(&Launch::parse(&launch).unwrap(), &order, env::vars_os().collect())
     }
 
     /// The command's output, until it contains `enough` or the command has ended.
@@ -345,7 +348,7 @@ mod tests {
         let (mut text, end) = (String::new(), Instant::now() + LIMIT);
         while !text.contains(enough) {
             assert!(Instant::now() < end, "only {text:?}");
-            reap(session);
+            session.reap();
             session.carry(|_| true);
             match session.next_word() {
                 Some(FromSession::Output { bytes, .. }) => text += &String::from_utf8(bytes).unwrap(),
@@ -355,15 +358,6 @@ mod tests {
             }
         }
         text
-    }
-
-    /// Reaps only its own process: others belong to other tests.
-    fn reap(session: &mut Session) {
-        let (Some(pid), mut status) = (session.pid, 0) else { return };
-        // SAFETY: `status` is live and writable.
-        if unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) } == pid {
-            session.reaped(pid, ExitStatus::from_raw(status));
-        }
     }
 
     fn type_in(session: &mut Session, text: &str) {
@@ -430,7 +424,7 @@ mod tests {
         let expected: String = (1..=text.len() / 3).map(|number| format!("{number}\r\n")).collect();
         assert!(expected.as_bytes().starts_with(&text));
         while !session.is_over() {
-            reap(&mut session);
+            session.reap();
             sleep(Duration::from_millis(1));
         }
     }
@@ -463,7 +457,7 @@ mod tests {
         let end = Instant::now() + LIMIT;
         while !session.is_over() {
             assert!(Instant::now() < end);
-            reap(&mut session);
+            session.reap();
             sleep(Duration::from_millis(1));
         }
         assert_eq!(session.end, Some(End::Exited(128 + libc::SIGHUP)));
