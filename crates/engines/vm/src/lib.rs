@@ -33,7 +33,7 @@
 //!   [`stall`]: notices that the other host takes no data.
 //! * [`machine`]: a machine's resources on this host. [`record`]: its durable record. [`recovering`]: finds it after a restart of the node.
 //! * [`command`]: QEMU's command line. [`emulator`]: the installed QEMU and its abilities. [`qmp`]: the client of its control socket.
-//! * [`network`]: the TAP. [`dhcp`]: tells the guest its address there. [`console`]: serial output that has not reached the node.
+//! * [`network`]: the TAP. [`inbox`]: frames that wait there. [`dhcp`]: tells the guest its address there. [`console`]: serial output that has not reached the node.
 //! * [`seed`]: the disk with tools for the guest and data for cloud-init.
 //! * [`disks`]: formats, options and files of disks. [`mirror`]: local disks that move along.
 //! * [`checkpoint`]: machines in files. [`sink`]: takes the files of a machine.
@@ -49,6 +49,7 @@ mod disks;
 mod emulator;
 mod engine;
 mod error;
+mod inbox;
 mod lock;
 mod machine;
 mod migration;

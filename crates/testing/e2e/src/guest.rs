@@ -114,6 +114,41 @@ impl Guest {
     }
 }
 
+/// The command line of an emulator that runs `guest` outside of Transhume, with its NIC on the TAP `tap`. Its output is the console.
+#[must_use]
+pub fn plain_emulator(guest: &Guest, tap: &str, mac: &str, append: &str) -> Vec<String> {
+    let Guest { kernel, initrd, .. } = guest;
+    let append = format!("console=ttyS0 quiet rdinit=/counter {append}");
+    let (netdev, device) = (
+        format!("tap,id=net0,ifname={tap},script=no,downscript=no"),
+        format!("virtio-net-pci,netdev=net0,mac={mac},romfile="),
+    );
+    let (kernel, initrd) = (kernel.display().to_string(), initrd.display().to_string());
+    let words = [
+        "qemu-system-x86_64",
+        "-nodefaults",
+        "-accel",
+        "tcg",
+        "-m",
+        "128M",
+        "-display",
+        "none",
+        "-serial",
+        "stdio",
+        "-netdev",
+        &netdev,
+        "-device",
+        &device,
+        "-kernel",
+        &kernel,
+        "-initrd",
+        &initrd,
+        "-append",
+        &append,
+    ];
+    words.map(str::to_owned).to_vec()
+}
+
 /// The folder with the guest's kernel, initial RAM disk and root disk.
 ///
 /// # Errors

@@ -13,6 +13,7 @@
 //! * [`ucx`]: UCX's benchmark as installed.
 //! * [`testlab`]: a lab for a test, with the user's command line.
 //! * [`overlay`]: the overlay between a lab's hosts, and streams through it.
+//! * [`pings`]: numbered requests to an address, of which each must be answered.
 //! * [`asked`]: a station that is probed continuously while it moves.
 //! * [`machines`]: machines joined by `transhume net up`.
 //! * [`namespace`]: network namespaces of a test.
@@ -40,6 +41,7 @@ pub mod namespace;
 pub mod overlay;
 pub mod pair;
 pub mod perftest;
+pub mod pings;
 pub mod program;
 pub mod signal;
 pub mod testlab;
