@@ -20,7 +20,7 @@ readonly suite=bookworm
 readonly kernel=linux-image-amd64
 readonly packages=(
     busybox-static kmod iproute2 iputils-ping ethtool openssh-server python3-minimal
-    perftest ibverbs-utils ibverbs-providers iperf3 fio openmpi-bin redis-server redis-tools wireguard-tools
+    perftest ibverbs-utils ibverbs-providers iperf3 fio openmpi-bin hpcc redis-server redis-tools wireguard-tools
 )
 # Drivers of hardware that no guest has.
 readonly unwanted_modules=(

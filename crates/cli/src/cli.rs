@@ -53,7 +53,7 @@ pub struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    Run(run::Arguments),
+    Run(Box<run::Arguments>),
     Exec(exec::Arguments),
     Ps(ps::Arguments),
     Move(transfer::Arguments),

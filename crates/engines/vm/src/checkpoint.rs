@@ -9,8 +9,8 @@
 //!   resume                                          held
 //! ```
 //!
-//! The seed disk is an image, too. A disk that ran on does not fit a saved memory. So the contents of each disk are saved, shared or local, and a restore makes a new file
-//! in its place. It is refused if there is one.
+//! The seed disk is an image, too. A disk that ran on does not fit a saved memory. So the contents of each disk are saved, shared or
+//! local, and a restore makes a new file in its place. It is refused if there is one.
 
 use std::fs::{self, File};
 use std::io;
@@ -44,7 +44,7 @@ pub fn saved_memory(name: &InstanceName, records: &Records) -> Result<Option<Own
     }
 }
 
-/// The images of a machine that rests, besides its console: the memory, and a link to the file of each disk.
+/// The images of a machine that rests, besides its console: the memory, the seed disk, and a link to the file of each other disk.
 pub fn images(machine: &Machine, records: &Records) -> Result<Vec<ImageFile>> {
     let mut images = vec![image(machine.name(), MEMORY, records)?];
     if machine.record.hardware.seed.is_some() {

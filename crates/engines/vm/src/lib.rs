@@ -35,7 +35,7 @@
 //! * [`command`]: QEMU's command line. [`emulator`]: the installed QEMU and its abilities. [`qmp`]: the client of its control socket.
 //! * [`memory`]: the memory that machines have reserved. [`limits`]: their cgroups. [`kvm`]: whether KVM works on this host.
 //!   [`processor`]: the host's processor.
-//! * [`network`]: the TAP. [`dhcp`]: tells the guest its address there. [`console`]: serial output that has not reached the node.
+//! * [`network`]: the TAP. [`inbox`]: frames that wait there. [`dhcp`]: tells the guest its address there. [`console`]: serial output that has not reached the node.
 //! * [`seed`]: the disk with tools for the guest and data for cloud-init.
 //! * [`disks`]: formats, options and files of disks. [`mirror`]: local disks that move along.
 //! * [`checkpoint`]: machines in files. [`sink`]: takes the files of a machine.
@@ -51,6 +51,7 @@ mod disks;
 mod emulator;
 mod engine;
 mod error;
+mod inbox;
 mod kvm;
 mod limits;
 mod lock;

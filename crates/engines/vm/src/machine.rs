@@ -23,6 +23,7 @@ use crate::console::{self, Stream};
 use crate::dhcp::DhcpServer;
 use crate::disks::{self, Format, LocalDisk};
 use crate::error::{Doing, not_started};
+use crate::inbox::Inbox;
 use crate::limits;
 use crate::lock::lock;
 use crate::memory::User;
@@ -62,7 +63,7 @@ impl Machine {
         let kind = spec.network_kind;
         let link = Link::create(namespace.as_fd(), spec, wiring)
             .doing(|| format!("making the link of `{}` to the {kind}", spec.name))?;
-        let joined = network::join(namespace.as_fd(), spec.network.address, spec.network.mtu);
+        let joined = network::join(namespace.as_fd(), &spec.network);
         joined.doing(|| format!("making the TAP of `{}`", spec.name))?;
         let dhcp = dhcp(namespace.as_fd(), spec)?;
         Ok(Self { record, namespace, link, memory, _dhcp: dhcp, first: None, qmp: None })
@@ -208,6 +209,13 @@ impl Machine {
     pub fn emulator(&self) -> Result<Arc<Mutex<Qmp>>> {
         let gone = || Error::Other(format!("the emulator of `{}` has ended", self.name()));
         self.qmp.clone().ok_or_else(gone)
+    }
+
+    /// Keeps frames for the guest from now on, and lets it take those that have come before.
+    pub fn hold(&self, emulator: i32) -> io::Result<()> {
+        self.link.hold()?;
+        Inbox::of(emulator)?.await_empty();
+        Ok(())
     }
 
     /// Whether the emulator has not ended. The first process outlives it until the node knows its exit code.

@@ -90,7 +90,9 @@ impl Departure {
         let goes_on = || !(watch.cancelled)() && began.elapsed() < watch.timeout;
         let emulator = machine.emulator()?;
         let mut qmp = lock(&emulator);
-        let stopped = migration::stop(&mut qmp, goes_on).map_err(|error| not_moved(&error))?;
+        let emulator_pid = qmp.peer().doing(|| "finding the emulator".into())?;
+        let hold = || machine.hold(emulator_pid);
+        let stopped = migration::stop(&mut qmp, hold, goes_on).map_err(|error| not_moved(&error))?;
         must_be(&stopped, Status::PreSwitchover, watch)?;
         let mut phases = vec![phase("stop", began)];
         let since = Instant::now();

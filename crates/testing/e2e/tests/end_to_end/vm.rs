@@ -13,6 +13,8 @@ use api::{Client, Event, ExecRequest, MoveReport, Outcome, Phase, Request, State
 use e2e::check::{self, Check};
 use e2e::desk::Desk;
 use e2e::guest::{Guest, counted};
+use e2e::overlay::{instance, net};
+use e2e::pings::Pings;
 use e2e::program::{self, Program};
 use e2e::testlab::{TestLab, report};
 use e2e::{artifacts, common_files};
@@ -20,6 +22,9 @@ use fabric::session::WindowSize;
 use tempfile::NamedTempFile;
 
 const NAME: &str = "guest";
+
+/// The program that takes what the guest sends.
+const RECEIVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/lines.py");
 
 /// How long a guest may take to boot.
 const BOOT: Duration = Duration::from_secs(60);
@@ -136,20 +141,31 @@ fn on(lab: &TestLab, host: &str, command: &[&str]) -> Result<program::Ended> {
     lab.transhume(&[&["lab", "exec", host, "--"], command].concat())?.success()
 }
 
+/// On the overlay, with an address by DHCP: a process there asks it all the time, and another one gets what it sends.
 #[test]
-fn a_machine_moves_and_loses_neither_output_nor_blocks() -> Result<()> {
+fn a_machine_moves_and_loses_neither_output_nor_blocks_nor_frames() -> Result<()> {
     let _shared = e2e::shared();
+    let lab = TestLab::up(2)?;
+    net(&lab, &["layout", "star"])?;
+    let receive = [&instance("receiver", "h2")[..], &["/usr/bin/python3", RECEIVER]].concat();
+    let mut receiver = Program::start(&mut lab.command(&receive))?;
+    let receiving = lab.started("receiver", &mut receiver)?.address;
     let disk = NamedTempFile::new_in(common_files::PARENT)?;
     disk.as_file().set_len(BLOCKS * BLOCK as u64)?;
     let option = format!("{},shared", disk.path().display());
-    let booted = Booted::begin(&["--disk", &option], "dirty=4 disks=vda")?;
+    let append = format!("dhcp dirty=4 disks=vda sends={receiving}");
+    let booted = Booted::begin_in(lab, &["--disk", &option], &append)?;
+    let mut pings = Pings::start(&booted.lab, &instance("asker", "h2"), &booted.address)?;
     for host in ["h2", "h1", "h2"] {
         let before = booted.counts_on()?;
+        pings.go_on()?;
         booted.lab.move_to(NAME, host)?;
-        booted.answers()?;
+        pings.go_on().with_context(|| booted.lab.logs())?;
+        receiver.wait_for(BOOT, |line| line.starts_with("received").then_some(()))?;
         ensure!(booted.counts_on()? > before);
         ensure!(booted.emulators(true).len() + booted.emulators(false).len() == 1);
     }
+    pings.none_is_lost()?;
     booted.lab.transhume(&["kill", NAME])?.success()?;
     booted.lab.eventually("the machine has ended", || {
         let ended = matches!(booted.lab.instance(NAME)?.state, State::Exited { .. });
