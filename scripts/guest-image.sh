@@ -30,7 +30,7 @@ readonly unwanted_modules=(
 )
 # Loaded by the initrd, with the modules that they need.
 readonly early_modules=(
-    virtio_pci virtio_blk virtio_net virtio_console af_packet ext4 crc32c_generic vfat nls_cp437 nls_ascii
+    virtio_pci virtio_blk virtio_net virtio_console af_packet ext4 crc32c_generic vfat nls_cp437 nls_ascii button evdev
 )
 # Tests use these; the build fails without them.
 readonly required_modules=(rdma_rxe ib_uverbs rdma_ucm sch_netem wireguard nfs nfsv4 nfsd evdev button isofs vfat)

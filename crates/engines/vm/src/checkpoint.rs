@@ -109,8 +109,17 @@ mod tests {
         let records = Records::open(directory.path().join("vm")).unwrap();
         let disk = |path: PathBuf| Disk { path, is_shared: true };
         let (machine, cpu_model, boot) = (None, None, None);
-        let mut vm =
-            VmSpec { cpus: 1, memory: 1 << 20, machine, cpu_model, boot, disks: Vec::new(), seed: None };
+        let mut vm = VmSpec {
+            cpus: 1,
+            memory: 1 << 20,
+            machine,
+            cpu_model,
+            accelerator: None,
+            boot,
+            disks: Vec::new(),
+            vnc: false,
+            seed: None,
+        };
         vm.disks.push(disk(directory.path().join("file")));
         fs::write(&vm.disks[0].path, "").unwrap();
         assert_eq!(blockers(&vm, &records), []);

@@ -14,7 +14,6 @@ use instance::{Blocker, InstanceName};
 
 use crate::checkpoint;
 use crate::command::Begin;
-use crate::console;
 use crate::disks::LocalDisk;
 use crate::engine::VmEngine;
 use crate::error::{Doing, not_restored};
@@ -105,8 +104,8 @@ impl Arrival {
 
 impl Destination for Arrival {
     fn verify(&self, needs: &Needs, is_postcopy: bool) -> Result<Vec<Blocker>> {
-        let mut blockers = Details::decode(needs)?.blockers(self.engine.emulator()?);
-        blockers.extend(self.engine.lacks_memory(needs.memory, &self.name)?);
+        let mut blockers = Details::decode(needs)?.blockers(self.engine.emulator()?, &self.engine.kvm);
+        blockers.extend(self.engine.memory.lack(&self.name, needs.memory)?);
         if is_postcopy {
             let what = "post-copy is not supported for virtual machines";
             blockers.push(Blocker::new(what, "move it without --post-copy"));
@@ -168,8 +167,7 @@ impl Destination for Arrival {
             Some(memory) => self.load(&mut machine, &memory, watch)?,
             None => Self::take_over(&machine, watch)?,
         }
-        let left = console::put_back(machine.emulator_pid()?, &machine.console(&self.engine.records));
-        left.doing(|| format!("writing the console of `{}`", self.name))?;
+        machine.restore_console(&self.engine.records)?;
         self.engine.enter(&mut machine, State::Held)?;
         let elapsed_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
         Ok(Phases(vec![Phase { name: "memory".into(), elapsed_us: elapsed_us.max(1) }]))

@@ -235,7 +235,17 @@ mod tests {
 
     fn vm(path: &Path, is_shared: bool) -> VmSpec {
         let disks = vec![Disk { path: path.to_owned(), is_shared }];
-        VmSpec { cpus: 1, memory: 1 << 28, machine: None, cpu_model: None, boot: None, disks, seed: None }
+        VmSpec {
+            cpus: 1,
+            memory: 1 << 28,
+            machine: None,
+            cpu_model: None,
+            accelerator: None,
+            boot: None,
+            disks,
+            vnc: false,
+            seed: None,
+        }
     }
 
     #[test]

@@ -33,6 +33,8 @@
 //!   [`stall`]: notices that the other host takes no data.
 //! * [`machine`]: a machine's resources on this host. [`record`]: its durable record. [`recovering`]: finds it after a restart of the node.
 //! * [`command`]: QEMU's command line. [`emulator`]: the installed QEMU and its abilities. [`qmp`]: the client of its control socket.
+//! * [`memory`]: the memory that machines have reserved. [`limits`]: their cgroups. [`kvm`]: whether KVM works on this host.
+//!   [`processor`]: the host's processor.
 //! * [`network`]: the TAP. [`inbox`]: frames that wait there. [`dhcp`]: tells the guest its address there. [`console`]: serial output that has not reached the node.
 //! * [`seed`]: the disk with tools for the guest and data for cloud-init.
 //! * [`disks`]: formats, options and files of disks. [`mirror`]: local disks that move along.
@@ -50,12 +52,16 @@ mod emulator;
 mod engine;
 mod error;
 mod inbox;
+mod kvm;
+mod limits;
 mod lock;
 mod machine;
+mod memory;
 mod migration;
 mod mirror;
 mod needs;
 mod network;
+mod processor;
 pub mod qmp;
 mod record;
 mod recovering;

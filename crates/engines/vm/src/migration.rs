@@ -287,6 +287,11 @@ pub fn cont(qmp: &mut Qmp) -> Result<()> {
     qmp.execute("cont", json!({})).map(drop)
 }
 
+/// Presses the guest's power button.
+pub fn power_down(qmp: &mut Qmp) -> Result<()> {
+    qmp.execute("system_powerdown", json!({})).map(drop)
+}
+
 /// Stops the guest's processors. What it has written reaches its disks.
 pub fn halt(qmp: &mut Qmp) -> Result<()> {
     qmp.execute("stop", json!({})).map(drop)

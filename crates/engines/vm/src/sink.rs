@@ -1,4 +1,4 @@
-//! Takes the images of a machine. From another host, console output alone comes as an image; all else comes over channels. From a
+//! Takes the images of a machine. From another host, output and input of the console come as images; all else comes over channels. From a
 //! checkpoint, memory and disks come as images too.
 
 use std::fs::File;
@@ -13,7 +13,7 @@ use crate::disks::node;
 use crate::engine::VmEngine;
 use crate::lock::lock;
 use crate::machine::Machine;
-use crate::record::{CONSOLE, MEMORY, SEED, file_name};
+use crate::record::{CONSOLE, KEYS, MEMORY, SEED, file_name};
 
 /// See the module.
 pub struct Sink {
@@ -61,8 +61,9 @@ impl ImageSink for Sink {
         let machine = self.engine.find(&self.name).map_err(io::Error::other)?;
         let mut machine = lock(&machine);
         let records = &self.engine.records;
-        if name == file_name(&self.name, CONSOLE) {
-            return File::create_new(records.file(&self.name, CONSOLE));
+        if let Some(ending) = [CONSOLE, KEYS].into_iter().find(|ending| name == file_name(&self.name, ending))
+        {
+            return File::create_new(records.file(&self.name, ending));
         }
         // The emulator of a machine that comes from another host runs by now.
         if machine.first.is_some() || machine.record.state != State::Prepared {

@@ -1,6 +1,5 @@
 //! The source side of a move.
 
-use std::fs;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,7 +12,6 @@ use engine_api::{
 use instance::{Blocker, ImageFile};
 
 use crate::checkpoint;
-use crate::console;
 use crate::disks::LocalDisk;
 use crate::engine::VmEngine;
 use crate::error::{Doing, disks_not_moved, not_moved, not_saved, not_taken};
@@ -23,7 +21,7 @@ use crate::migration::{self, Progress, Status, failed};
 use crate::mirror;
 use crate::needs::Details;
 use crate::qmp::{Qmp, QmpError};
-use crate::record::{CONSOLE, SEED, file_name};
+use crate::record::SEED;
 use crate::seed::travel;
 
 /// A machine that may leave this host.
@@ -86,8 +84,8 @@ impl Departure {
         migration::converge(&qmp, goes_on)
     }
 
-    /// Stops the guest and sends the rest. The image is the console's output that the node does not have.
-    fn switch_over(&self, machine: &mut Machine, watch: &Watch<'_>) -> Result<(ImageFile, Phases)> {
+    /// Stops the guest and sends the rest. The images are output and input of the console that have not arrived.
+    fn switch_over(&self, machine: &mut Machine, watch: &Watch<'_>) -> Result<(Vec<ImageFile>, Phases)> {
         let began = Instant::now();
         let goes_on = || !(watch.cancelled)() && began.elapsed() < watch.timeout;
         let emulator = machine.emulator()?;
@@ -100,6 +98,9 @@ impl Departure {
         let since = Instant::now();
         machine.link.cut().doing(|| "cutting the link".into())?;
         phases.push(phase("cut", since));
+        drop(qmp);
+        let keys = machine.save_keys(&self.engine.records)?;
+        let mut qmp = lock(&emulator);
         let since = Instant::now();
         let mirrored = std::mem::take(&mut *lock(&self.mirrored));
         if !mirrored.is_empty() {
@@ -115,8 +116,7 @@ impl Departure {
         must_be(&completed, Status::Completed, watch)?;
         phases.push(phase("memory", since));
         drop(qmp);
-        let image = self.save_console(machine)?;
-        Ok((image, Phases(phases)))
+        Ok((vec![machine.save_output(&self.engine.records)?, keys], Phases(phases)))
     }
 
     /// Stops the guest, and writes its memory to a file. The images are those of its console, memory and disks.
@@ -128,6 +128,9 @@ impl Departure {
         let file = checkpoint::memory(machine, &self.engine.records)?;
         migration::halt(&mut qmp).doing(|| "stopping the guest".into())?;
         machine.link.cut().doing(|| "cutting the link".into())?;
+        drop(qmp);
+        let keys = machine.save_keys(&self.engine.records)?;
+        let mut qmp = lock(&emulator);
         let mut phases = vec![phase("stop", began)];
         let since = Instant::now();
         let saved = migration::save(&mut qmp, &file, goes_on).map_err(|error| not_saved(&error))?;
@@ -138,17 +141,9 @@ impl Departure {
         }
         phases.push(phase("memory", since));
         drop(qmp);
-        let mut images = vec![self.save_console(machine)?];
+        let mut images = vec![machine.save_output(&self.engine.records)?, keys];
         images.extend(checkpoint::images(machine, &self.engine.records)?);
         Ok((images, Phases(phases)))
-    }
-
-    fn save_console(&self, machine: &Machine) -> Result<ImageFile> {
-        let pid = machine.emulator_pid()?;
-        let bytes = console::waiting(pid).doing(|| format!("reading the console of `{}`", machine.name()))?;
-        let path = machine.console(&self.engine.records);
-        fs::write(&path, &bytes).doing(|| format!("writing {}", path.display()))?;
-        Ok(ImageFile { name: file_name(machine.name(), CONSOLE), size: bytes.len() as u64 })
     }
 
     /// Lets the guest run on after a switchover that has failed.
@@ -159,7 +154,9 @@ impl Departure {
         migration::cancel(&mut qmp).doing(|| "cancelling the migration".into())?;
         self.is_sending.store(false, Ordering::SeqCst);
         machine.link.mend().doing(|| "mending the link".into())?;
-        migration::cont(&mut qmp).doing(|| "letting the guest run on".into())
+        migration::cont(&mut qmp).doing(|| "letting the guest run on".into())?;
+        drop(qmp);
+        machine.return_keys(&self.engine.records)
     }
 }
 
@@ -200,7 +197,7 @@ impl Source for Departure {
         let mut machine = lock(&self.machine);
         machine.must_be(State::Running)?;
         let dumped = match memory {
-            Some(_) => self.switch_over(&mut machine, watch).map(|(image, phases)| (vec![image], phases)),
+            Some(_) => self.switch_over(&mut machine, watch),
             None => self.save(&machine, watch),
         };
         let dumped = dumped.and_then(|dumped| {

@@ -12,6 +12,7 @@
 //! * [`hpcc`]: HPC Challenge, whose checks find wrong results.
 //! * [`ucx`]: UCX's benchmark as installed.
 //! * [`testlab`]: a lab for a test, with the user's command line.
+//! * [`desk`]: a user's terminal, with a command of the command line at it.
 //! * [`overlay`]: the overlay between a lab's hosts, and streams through it.
 //! * [`pings`]: numbered requests to an address, of which each must be answered.
 //! * [`asked`]: a station that is probed continuously while it moves.
@@ -28,6 +29,7 @@ pub mod asked;
 pub mod changing;
 pub mod check;
 pub mod common_files;
+pub mod desk;
 pub mod fault;
 pub mod guest;
 pub mod hpcc;
