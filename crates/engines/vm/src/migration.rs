@@ -365,7 +365,7 @@ mod tests {
         };
         assert!(Rounds::One.is_near(&now(LEFT)) && !Rounds::One.is_near(&now(LEFT + 1)));
         assert_eq!(Rounds::One.parked_rate() / 10, 1, "one page in each tenth of a second");
-        assert!(LEFT / 4096 / 10 > 180, "the rest lasts for three minutes");
+        assert_eq!(LEFT / 4096 / 10, 204, "seconds until the rest is sent");
     }
 
     #[test]
