@@ -32,12 +32,20 @@ pub struct Departure {
     is_sending: AtomicBool,
     /// The disks that this side mirrors.
     mirrored: Mutex<Vec<LocalDisk>>,
+    /// Their channels.
+    open: mirror::Open,
 }
 
 impl Departure {
     /// Opens the side. Nothing changes.
     pub fn new(engine: Arc<VmEngine>, machine: Arc<Mutex<Machine>>) -> Self {
-        Self { engine, machine, is_sending: AtomicBool::new(false), mirrored: Mutex::default() }
+        Self {
+            engine,
+            machine,
+            is_sending: AtomicBool::new(false),
+            mirrored: Mutex::default(),
+            open: mirror::Open::default(),
+        }
     }
 
     fn emulator(&self) -> Result<Arc<Mutex<Qmp>>> {
@@ -55,13 +63,15 @@ impl Departure {
         lock(&self.mirrored).clone_from(&local);
         // What a move before this one has left, if its node was killed.
         mirror::abandon(&mut lock(&qmp), &local);
-        mirror::begin(&qmp, to.channels, &local, goes_on).map_err(|error| disks_not_moved(&error))
+        mirror::begin(&qmp, (to.channels, &self.open), &local, goes_on)
+            .map_err(|error| disks_not_moved(&error))
     }
 
     /// Gives up what this side mirrors.
     fn abandon_mirrors(&self, qmp: &mut Qmp) {
         let mirrored = std::mem::take(&mut *lock(&self.mirrored));
         if !mirrored.is_empty() {
+            self.open.cut();
             mirror::abandon(qmp, &mirrored);
         }
     }
@@ -105,6 +115,7 @@ impl Departure {
         let mirrored = std::mem::take(&mut *lock(&self.mirrored));
         if !mirrored.is_empty() {
             let ended = mirror::finish(&mut qmp, &mirrored, &goes_on);
+            self.open.cut();
             if let Err(error) = ended {
                 mirror::abandon(&mut qmp, &mirrored);
                 return Err(disks_not_moved(&error));
