@@ -89,11 +89,10 @@ pub fn run(arguments: &[OsString]) -> io::Result<i32> {
     let stays = launch.is_emulator();
     let mut child = Child::start(&launch, unshielded());
     let node = Attachment::new(Role::Init, Way::direct());
-    // The agent in the guest serves the sessions of a virtual machine.
-    let sessions = (!stays).then(|| {
-        let node = Attachment::new(Role::Sessions, Way::direct());
-        Sessions::new(node, launch, || unshielded().collect(), child.take_stdin())
-    });
+    // The agent in the guest serves the commands of a virtual machine.
+    let role = if stays { Role::Console } else { Role::Sessions };
+    let sessions = Attachment::new(role, Way::direct());
+    let sessions = Sessions::new(sessions, launch, || unshielded().collect(), child.take_stdin());
     let mut init = Init { signals, child, node, sessions, last_words_until: None, told_end: false, stays };
     while !init.node.dismissed() {
         init.step()?;
@@ -105,7 +104,7 @@ struct Init {
     signals: Signals,
     child: Child,
     node: Attachment,
-    sessions: Option<Sessions>,
+    sessions: Sessions,
     /// The end of the delay for data that the command has left to the kernel, once the command has ended.
     last_words_until: Option<Instant>,
     /// Whether the command's end has been sent over the present connection.
@@ -121,22 +120,18 @@ impl Init {
         for signal in self.signals.take()? {
             if signal == libc::SIGCHLD { self.reap() } else { self.child.signalled(signal) }
         }
-        if self.node.step(|| {}) {
+        if self.node.step(|| None) {
             self.told_end = false;
         }
         self.carry_output();
-        if let Some(sessions) = &mut self.sessions {
-            sessions.step(|fd| ready.contains(&fd));
-        }
+        self.sessions.step(|fd| ready.contains(&fd));
         Ok(())
     }
 
     fn reap(&mut self) {
         for (pid, status) in children::reap() {
             self.child.reaped(pid, status);
-            if let Some(sessions) = &mut self.sessions {
-                sessions.reaped(pid, status);
-            }
+            self.sessions.reaped(pid, status);
         }
     }
 
@@ -173,8 +168,10 @@ impl Init {
         let signals = [(self.signals.as_fd().as_raw_fd(), libc::POLLIN)].into_iter();
         let pipes = self.child.pipes().filter(|_| self.accepts_output());
         let pipes = pipes.map(|pipe| (pipe.as_raw_fd(), libc::POLLIN));
-        let sessions = self.sessions.iter().flat_map(Sessions::interest);
-        poll(signals.chain(self.node.interest()).chain(pipes).chain(sessions), self.patience())
+        poll(
+            signals.chain(self.node.interest()).chain(pipes).chain(self.sessions.interest()),
+            self.patience(),
+        )
     }
 
     /// How long it can sleep; for ever if it is `None`.
@@ -183,8 +180,7 @@ impl Init {
         if self.accepts_output() && untold(&self.child, self.told_end).is_some() {
             return Some(if self.last_words_until.is_some() { LOOK } else { Duration::ZERO });
         }
-        let sessions = self.sessions.as_ref().and_then(Sessions::retry_after);
-        self.node.retry_after().into_iter().chain(sessions).min()
+        self.node.retry_after().into_iter().chain(self.sessions.retry_after()).min()
     }
 }
 

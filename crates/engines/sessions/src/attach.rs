@@ -102,9 +102,9 @@ impl Attachment {
     }
 
     /// Connects if there is no connection, receives messages, and sends a queued one. Returns whether the node has just answered
-    /// the `Hello` of a new connection. Calls `hold` before it sends `Suspended`; afterwards, the instance may be stopped at any
-    /// time.
-    pub fn step(&mut self, mut hold: impl FnMut()) -> bool {
+    /// the `Hello` of a new connection. Calls `hold` before it sends `Suspended`, and sends the message that it returns; afterwards, the
+    /// instance may be stopped at any time.
+    pub fn step(&mut self, mut hold: impl FnMut() -> Option<ToNode>) -> bool {
         if let State::Detached { attempts } = self.state {
             self.state = match self.greet() {
                 Ok(socket) => State::Greeting(socket),
@@ -147,20 +147,22 @@ impl Attachment {
         None
     }
 
-    fn hear(&mut self, message: ToProcess, hold: impl FnOnce()) -> bool {
+    fn hear(&mut self, message: ToProcess, hold: impl FnOnce() -> Option<ToNode>) -> bool {
         match message {
             ToProcess::Welcome { process, .. } => self.welcome(process),
             ToProcess::Suspend => {
                 let since = Instant::now();
-                hold();
-                self.suspend(since);
+                let last = hold();
+                self.suspend(since, last.as_ref());
                 false
             }
             ToProcess::Farewell => {
                 self.state = State::Dismissed;
                 false
             }
-            ToProcess::Session { .. } | ToProcess::SayAgain if self.role == Role::Sessions => {
+            ToProcess::Session { .. } | ToProcess::SayAgain
+                if matches!(self.role, Role::Sessions | Role::Console) =>
+            {
                 self.heard.push(message);
                 false
             }
@@ -183,9 +185,10 @@ impl Attachment {
     }
 
     /// Sends the last messages of this connection. A waiting packet that the node does not accept stays for the next one.
-    fn suspend(&mut self, since: Instant) {
+    fn suspend(&mut self, since: Instant, last: Option<&ToNode>) {
         if let State::Attached(socket) = self.replace_with_detached() {
             self.waiting = self.waiting.take().filter(|packet| !send_in_time(&socket, packet));
+            last.map(|last| send_in_time(&socket, &attach::encode(last)));
             let message = ToNode::Suspended {
                 elapsed_us: since.elapsed().as_micros() as u64,
                 queue_pairs: 0,

@@ -215,6 +215,14 @@ pub fn without_stdin() -> NotStarted {
     not_started(126, what, "start it with `transhume run --stdin`")
 }
 
+/// The reason why a console gets no input.
+#[must_use]
+pub fn second_console() -> NotStarted {
+    let what = "another client is attached to the console".to_owned();
+    let remedy = "end that `transhume console` with Ctrl-], or read along with `transhume logs --follow`";
+    not_started(126, what, remedy)
+}
+
 fn not_started(code: u8, what: String, remedy: &str) -> NotStarted {
     NotStarted { code, what, remedy: remedy.to_owned() }
 }

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::process::{ChildStdin, ExitStatus, Stdio};
+use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use fabric::attach::NotStarted;
@@ -54,8 +54,10 @@ pub struct Session {
     end_told: bool,
     /// The time at which it is killed, since its client has left.
     left: Option<Instant>,
-    /// Whether its terminal is stopped for a move.
+    /// Whether its terminal or its console is stopped for a move.
     is_held: bool,
+    /// Whether its input is the console of a virtual machine, which outlasts it.
+    is_console: bool,
 }
 
 impl Session {
@@ -75,10 +77,22 @@ impl Session {
 
     /// A session that feeds the standard input of the instance's own command, if the command has one and no session has taken it
     /// yet.
-    pub fn for_own(stdin: Option<ChildStdin>) -> Self {
+    pub fn for_own(stdin: Option<File>) -> Self {
         let end = stdin.is_none().then(|| End::NotStarted(launch::without_stdin()));
-        let stdin = stdin.map(OwnedFd::from).map(File::from);
         Self { stdin, end, state_due: true, ..Self::default() }
+    }
+
+    /// A session that feeds the console of a virtual machine, if no other one does. Its first `from` bytes were received at the machine's
+    /// last host.
+    pub fn for_console(stdin: Option<File>, from: u64) -> Self {
+        let end = stdin.is_none().then(|| End::NotStarted(launch::second_console()));
+        let input = Receiving::at(from);
+        Self { stdin, end, input, state_due: true, is_console: true, ..Self::default() }
+    }
+
+    /// Takes the console's input from the session, which is over.
+    pub fn return_console(&mut self) -> Option<File> {
+        self.stdin.take().filter(|_| self.is_console)
     }
 
     fn with_pipes(
@@ -155,14 +169,18 @@ impl Session {
     fn leave(&mut self) {
         if self.left.is_none() {
             self.left = Some(Instant::now() + GRACE);
-            (self.stdin, self.stdout, self.stderr) = (None, None, None);
+            (self.stdout, self.stderr) = (None, None);
+            self.stdin = self.stdin.take().filter(|_| self.is_console);
             self.send_signal(libc::SIGHUP);
         }
     }
 
     /// Stops its terminal, if it has one, and reads all output from it. CRIU would write unread output to the terminal again: the
     /// line discipline would change it, and CRIU would block for ever if the terminal had no room.
+    ///
+    /// A console gets no more input: what is in its pipe then, the engine carries along.
     pub fn hold(&mut self) {
+        self.is_held |= self.is_console;
         if let Some(master) = self.stdout.as_ref().filter(|_| self.left.is_none())
             && terminal::stop(master).is_ok()
         {
@@ -261,7 +279,7 @@ impl Session {
             let done = pipe::write(&mut self.stdin, &mut self.unread);
             self.input.take(done);
         }
-        if self.unread.is_empty() && self.input_length == Some(self.input.arrived()) {
+        if !self.is_console && self.unread.is_empty() && self.input_length == Some(self.input.arrived()) {
             self.stdin = None;
         }
     }
@@ -270,6 +288,12 @@ impl Session {
     pub fn state(&mut self) -> State {
         self.state_due = false;
         State { input: self.input.tell(), signals: self.signals }
+    }
+
+    /// The last message of a console whose machine is about to move.
+    pub fn last_word(&mut self) -> Option<FromSession> {
+        (self.is_console && self.left.is_none() && self.end.is_none())
+            .then(|| FromSession::Parted(self.state()))
     }
 
     /// Prepares to repeat messages, since some may have been lost.
@@ -353,7 +377,7 @@ mod tests {
             match session.next_word() {
                 Some(FromSession::Output { bytes, .. }) => text += &String::from_utf8(bytes).unwrap(),
                 Some(FromSession::Ended { .. }) => break,
-                Some(FromSession::State(_)) => {}
+                Some(FromSession::State(_) | FromSession::Parted(_)) => {}
                 None => sleep(Duration::from_millis(1)),
             }
         }
@@ -433,7 +457,7 @@ mod tests {
     fn the_own_commands_input_ends_with_its_session() {
         let mut cat = process::Command::new("cat");
         let mut cat = cat.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut session = Session::for_own(cat.stdin.take());
+        let mut session = Session::for_own(cat.stdin.take().map(OwnedFd::from).map(File::from));
         assert!(matches!(session.next_word(), Some(FromSession::State(_))));
         type_in(&mut session, "some ");
         session.carry(|_| true);
@@ -445,6 +469,31 @@ mod tests {
         assert_eq!(cat.wait_with_output().unwrap().stdout, b"some words");
 
         let mut second = Session::for_own(None);
+        let words: Vec<_> = std::iter::from_fn(|| second.next_word()).collect();
+        assert!(matches!(words[..], [_, FromSession::Ended { end: End::NotStarted(_), .. }]), "{words:?}");
+    }
+
+    #[test]
+    fn a_console_keeps_its_input_from_a_machine_that_is_about_to_move() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        set_nonblocking(reader.as_fd());
+        let (mut reader, writer) = (Some(reader), File::from(OwnedFd::from(writer)));
+        let mut session = Session::for_console(Some(writer), 7);
+        type_in(&mut session, "before");
+        session.carry(|_| true);
+        session.hold();
+        type_in(&mut session, "later");
+        session.carry(|_| true);
+        assert_eq!(session.last_word(), Some(FromSession::Parted(State { input: 13, signals: 0 })));
+        assert_eq!(pipe::read(&mut reader, 99).unwrap(), b"before");
+        session.go_on();
+        session.carry(|_| true);
+        assert_eq!(pipe::read(&mut reader, 99).unwrap(), b"later");
+        session.hear(ToSession::InputEnd { length: 18 });
+        session.carry(|_| true);
+        session.hear(ToSession::Leave);
+        assert!(session.is_over() && session.return_console().is_some());
+        let mut second = Session::for_console(None, 0);
         let words: Vec<_> = std::iter::from_fn(|| second.next_word()).collect();
         assert!(matches!(words[..], [_, FromSession::Ended { end: End::NotStarted(_), .. }]), "{words:?}");
     }

@@ -47,9 +47,9 @@ impl Sessions {
         own_stdin: Option<ChildStdin>,
     ) -> Self {
         Self {
+            own_input: OwnInput::new(own_stdin, launch.is_emulator()),
             launch,
             environment,
-            own_input: OwnInput::new(own_stdin),
             node,
             open: BTreeMap::new(),
             refused: VecDeque::new(),
@@ -88,7 +88,7 @@ impl Sessions {
     /// Handles the node's messages, moves data of the pipes that are `ready`, and sends messages to the node.
     pub fn step(&mut self, ready: impl Fn(RawFd) -> bool) {
         let Self { node, open, .. } = self;
-        if node.step(|| open.values_mut().for_each(Session::hold)) {
+        if node.step(|| hold(open)) {
             self.open.values_mut().for_each(Session::go_on);
             self.say_again();
         }
@@ -107,7 +107,9 @@ impl Sessions {
             self.own_input.cannot_be_asked_for();
         }
         self.own_input.end_overdue(now);
-        self.open.retain(|_, session| !session.is_over());
+        for (_, mut over) in self.open.extract_if(.., |_, session| session.is_over()) {
+            self.own_input.give_back(over.return_console());
+        }
         self.tell();
     }
 
@@ -125,10 +127,12 @@ impl Sessions {
         // Other messages are for a session that was left, or that is not open yet: the node repeats its `Open`.
         let ToSession::Open(order) = message else { return };
         if self.open.len() < MAX_SESSIONS {
-            let session = if order.for_own {
-                Session::for_own(self.own_input.take())
-            } else {
-                Session::start(&self.launch, &order, (self.environment)())
+            let session = match order.for_own {
+                _ if self.launch.is_emulator() => {
+                    Session::for_console(self.own_input.take(), order.input_from)
+                }
+                true => Session::for_own(self.own_input.take()),
+                false => Session::start(&self.launch, &order, (self.environment)()),
             };
             self.open.insert(id, session);
         } else {
@@ -163,6 +167,13 @@ impl Sessions {
         self.last = id;
         Some(Word::One(id, message))
     }
+}
+
+/// Stops all sessions for a move. Returns the last message of a console, of which there is one at most.
+fn hold(open: &mut BTreeMap<SessionId, Session>) -> Option<ToNode> {
+    open.values_mut().for_each(Session::hold);
+    let word = open.iter_mut().find_map(|(id, session)| Some(Word::One(*id, session.last_word()?)));
+    word.map(ToNode::Sessions)
 }
 
 fn too_many() -> FromSession {

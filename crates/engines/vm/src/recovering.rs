@@ -3,7 +3,7 @@
 //! | recorded | emulator | what follows |
 //! |---|---|---|
 //! | running | runs | runs on; the link is mended |
-//! | running | stopped by a move that the former node began | the move is cancelled, and it runs on |
+//! | running | stopped by a move or a checkpoint that the former node began | that is cancelled, and it runs on |
 //! | stopped | does not run | waits for the move's decision |
 //! | stopped | runs | the former node had resumed it |
 //! | held | `paused` | waits for the move's decision |
@@ -17,11 +17,13 @@ use std::sync::{Arc, Mutex};
 use engine_api::{Recovered, Result, State};
 use engine_criu::shared::Task;
 
+use crate::checkpoint;
 use crate::engine::VmEngine;
 use crate::error::Doing;
 use crate::lock::lock;
-use crate::machine::Machine;
+use crate::machine::{Machine, vm_of};
 use crate::migration;
+use crate::needs;
 use crate::record::Record;
 
 impl VmEngine {
@@ -40,12 +42,13 @@ impl VmEngine {
 
     fn recover(&self, mut record: Record) -> Result<Machine> {
         let wiring = self.wiring(record.spec.network_kind)?;
+        let memory = self.memory.enter(&record.spec.name, needs::memory(vm_of(&record.spec)?));
         let Some(first) = record.first.and_then(Task::open) else {
             record.first = None;
             record.state = without_emulator(record.state);
-            return Machine::make(record, wiring);
+            return Machine::make(record, wiring, memory);
         };
-        let mut machine = Machine::adopt(record, first, wiring)?;
+        let mut machine = Machine::adopt(record, first, wiring, memory)?;
         let state = match self.look(&mut machine) {
             Ok(state) => state,
             Err(_) => {
@@ -79,7 +82,11 @@ impl VmEngine {
                 migration::cancel(&mut qmp).doing(|| "cancelling the migration".into())?;
                 machine.link.mend().doing(|| "mending the link".into())?;
                 migration::cont(&mut qmp).doing(|| "letting the guest run on".into())?;
-                State::Running
+                drop(qmp);
+                machine.return_keys(&self.records)?;
+                // What is left goes with the machine.
+                let _left = checkpoint::delete_images(machine, &self.records);
+                return Ok(State::Running);
             }
             (State::Held, "running") => State::Running,
             (State::Prepared | State::Held | State::Ended, _) => State::Prepared,

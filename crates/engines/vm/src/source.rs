@@ -1,6 +1,5 @@
 //! The source side of a move.
 
-use std::fs;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,20 +9,19 @@ use engine_api::{
     Dump, Error, Intent, LeftMemory, MemorySink, Outgoing, Phase, Phases, Report, Result, Running, Source,
     State, Watch,
 };
-use engine_criu::shared::absent_is_fine;
 use instance::{Blocker, ImageFile};
 
-use crate::console;
+use crate::checkpoint;
 use crate::disks::LocalDisk;
 use crate::engine::VmEngine;
-use crate::error::{Doing, disks_not_moved, not_moved, not_taken};
+use crate::error::{Doing, disks_not_moved, not_moved, not_saved, not_taken};
 use crate::lock::lock;
 use crate::machine::Machine;
 use crate::migration::{self, Progress, Status, failed};
 use crate::mirror;
 use crate::needs::Details;
 use crate::qmp::{Qmp, QmpError};
-use crate::record::{CONSOLE, SEED, file_name};
+use crate::record::SEED;
 use crate::seed::travel;
 
 /// A machine that may leave this host.
@@ -34,12 +32,20 @@ pub struct Departure {
     is_sending: AtomicBool,
     /// The disks that this side mirrors.
     mirrored: Mutex<Vec<LocalDisk>>,
+    /// Their channels.
+    open: mirror::Open,
 }
 
 impl Departure {
     /// Opens the side. Nothing changes.
     pub fn new(engine: Arc<VmEngine>, machine: Arc<Mutex<Machine>>) -> Self {
-        Self { engine, machine, is_sending: AtomicBool::new(false), mirrored: Mutex::default() }
+        Self {
+            engine,
+            machine,
+            is_sending: AtomicBool::new(false),
+            mirrored: Mutex::default(),
+            open: mirror::Open::default(),
+        }
     }
 
     fn emulator(&self) -> Result<Arc<Mutex<Qmp>>> {
@@ -48,7 +54,7 @@ impl Departure {
 
     /// Mirrors the local disks, until the destination has all their blocks.
     fn mirror(&self, to: Outgoing<'_>, goes_on: &dyn Fn() -> bool) -> Result<()> {
-        let local = lock(&self.machine).local_disks()?;
+        let local = lock(&self.machine).disks_coming_along(false)?;
         let qmp = self.emulator()?;
         if local.is_empty() {
             return Ok(());
@@ -57,13 +63,15 @@ impl Departure {
         lock(&self.mirrored).clone_from(&local);
         // What a move before this one has left, if its node was killed.
         mirror::abandon(&mut lock(&qmp), &local);
-        mirror::begin(&qmp, to.channels, &local, goes_on).map_err(|error| disks_not_moved(&error))
+        mirror::begin(&qmp, (to.channels, &self.open), &local, goes_on)
+            .map_err(|error| disks_not_moved(&error))
     }
 
     /// Gives up what this side mirrors.
     fn abandon_mirrors(&self, qmp: &mut Qmp) {
         let mirrored = std::mem::take(&mut *lock(&self.mirrored));
         if !mirrored.is_empty() {
+            self.open.cut();
             mirror::abandon(qmp, &mirrored);
         }
     }
@@ -86,22 +94,28 @@ impl Departure {
         migration::converge(&qmp, goes_on)
     }
 
-    /// Stops the guest and sends the rest. The image is the console's output that the node does not have.
-    fn switch_over(&self, machine: &mut Machine, watch: &Watch<'_>) -> Result<(ImageFile, Phases)> {
+    /// Stops the guest and sends the rest. The images are output and input of the console that have not arrived.
+    fn switch_over(&self, machine: &mut Machine, watch: &Watch<'_>) -> Result<(Vec<ImageFile>, Phases)> {
         let began = Instant::now();
         let goes_on = || !(watch.cancelled)() && began.elapsed() < watch.timeout;
         let emulator = machine.emulator()?;
         let mut qmp = lock(&emulator);
-        let stopped = migration::stop(&mut qmp, goes_on).map_err(|error| not_moved(&error))?;
+        let emulator_pid = qmp.peer().doing(|| "finding the emulator".into())?;
+        let hold = || machine.hold(emulator_pid);
+        let stopped = migration::stop(&mut qmp, hold, goes_on).map_err(|error| not_moved(&error))?;
         must_be(&stopped, Status::PreSwitchover, watch)?;
         let mut phases = vec![phase("stop", began)];
         let since = Instant::now();
         machine.link.cut().doing(|| "cutting the link".into())?;
         phases.push(phase("cut", since));
+        drop(qmp);
+        let keys = machine.save_keys(&self.engine.records)?;
+        let mut qmp = lock(&emulator);
         let since = Instant::now();
         let mirrored = std::mem::take(&mut *lock(&self.mirrored));
         if !mirrored.is_empty() {
             let ended = mirror::finish(&mut qmp, &mirrored, &goes_on);
+            self.open.cut();
             if let Err(error) = ended {
                 mirror::abandon(&mut qmp, &mirrored);
                 return Err(disks_not_moved(&error));
@@ -113,16 +127,34 @@ impl Departure {
         must_be(&completed, Status::Completed, watch)?;
         phases.push(phase("memory", since));
         drop(qmp);
-        let image = self.save_console(machine)?;
-        Ok((image, Phases(phases)))
+        Ok((vec![machine.save_output(&self.engine.records)?, keys], Phases(phases)))
     }
 
-    fn save_console(&self, machine: &Machine) -> Result<ImageFile> {
-        let pid = machine.emulator_pid()?;
-        let bytes = console::waiting(pid).doing(|| format!("reading the console of `{}`", machine.name()))?;
-        let path = machine.console(&self.engine.records);
-        fs::write(&path, &bytes).doing(|| format!("writing {}", path.display()))?;
-        Ok(ImageFile { name: file_name(machine.name(), CONSOLE), size: bytes.len() as u64 })
+    /// Stops the guest, and writes its memory to a file. The images are those of its console, memory and disks.
+    fn save(&self, machine: &Machine, watch: &Watch<'_>) -> Result<(Vec<ImageFile>, Phases)> {
+        let began = Instant::now();
+        let goes_on = || !(watch.cancelled)() && began.elapsed() < watch.timeout;
+        let emulator = machine.emulator()?;
+        let mut qmp = lock(&emulator);
+        let file = checkpoint::memory(machine, &self.engine.records)?;
+        migration::halt(&mut qmp).doing(|| "stopping the guest".into())?;
+        machine.link.cut().doing(|| "cutting the link".into())?;
+        drop(qmp);
+        let keys = machine.save_keys(&self.engine.records)?;
+        let mut qmp = lock(&emulator);
+        let mut phases = vec![phase("stop", began)];
+        let since = Instant::now();
+        let saved = migration::save(&mut qmp, &file, goes_on).map_err(|error| not_saved(&error))?;
+        match saved.status {
+            Status::Completed => {}
+            _ if (watch.cancelled)() => return Err(Error::Cancelled),
+            _ => return Err(not_saved(&failed(&saved))),
+        }
+        phases.push(phase("memory", since));
+        drop(qmp);
+        let mut images = vec![machine.save_output(&self.engine.records)?, keys];
+        images.extend(checkpoint::images(machine, &self.engine.records)?);
+        Ok((images, Phases(phases)))
     }
 
     /// Lets the guest run on after a switchover that has failed.
@@ -133,23 +165,25 @@ impl Departure {
         migration::cancel(&mut qmp).doing(|| "cancelling the migration".into())?;
         self.is_sending.store(false, Ordering::SeqCst);
         machine.link.mend().doing(|| "mending the link".into())?;
-        migration::cont(&mut qmp).doing(|| "letting the guest run on".into())
+        migration::cont(&mut qmp).doing(|| "letting the guest run on".into())?;
+        drop(qmp);
+        machine.return_keys(&self.engine.records)
     }
 }
 
 impl Source for Departure {
     fn check(&self, intent: Intent) -> Result<Report> {
         let machine = lock(&self.machine);
-        let saved = || Blocker::new("a virtual machine cannot be saved as a checkpoint", "move it instead");
-        let mut blockers: Vec<Blocker> = intent.is_saved.then(saved).into_iter().collect();
-        if let Some(blocker) = blocked(&machine)? {
-            blockers.push(blocker);
-        }
-        let vm = machine.vm()?;
-        Ok(Report {
-            blockers,
-            needs: Details::of(vm, &machine.record.hardware, machine.local_disks()?).encode(vm),
-        })
+        let (vm, hardware) = (machine.vm()?, &machine.record.hardware);
+        let mut blockers: Vec<Blocker> = blocked(&machine)?.into_iter().collect();
+        let disks = machine.disks_coming_along(intent.is_saved)?;
+        let details = if intent.is_saved {
+            blockers.extend(checkpoint::blockers(vm, &self.engine.records));
+            Details::of_saved(vm, hardware, disks)
+        } else {
+            Details::of(vm, hardware, disks)
+        };
+        Ok(Report { blockers, needs: details.encode(vm) })
     }
 
     fn precopy(&self, to: Outgoing<'_>, watch: &Watch<'_>) -> Result<()> {
@@ -171,23 +205,25 @@ impl Source for Departure {
     }
 
     fn suspend(&self, memory: Option<&dyn MemorySink>, watch: &Watch<'_>) -> Result<Dump> {
-        if memory.is_none() {
-            return Err(Error::Other("a virtual machine cannot be saved as a checkpoint".into()));
-        }
         let mut machine = lock(&self.machine);
         machine.must_be(State::Running)?;
-        let switched = self.switch_over(&mut machine, watch).and_then(|switched| {
+        let dumped = match memory {
+            Some(_) => self.switch_over(&mut machine, watch),
+            None => self.save(&machine, watch),
+        };
+        let dumped = dumped.and_then(|dumped| {
             self.engine.enter(&mut machine, State::Stopped)?;
-            Ok(switched)
+            Ok(dumped)
         });
-        match switched {
-            Ok((image, phases)) => {
+        match dumped {
+            Ok((images, phases)) => {
                 self.is_sending.store(false, Ordering::SeqCst);
                 let directory = self.engine.records.directory().to_owned();
-                Ok(Dump { directory, images: vec![image], phases })
+                Ok(Dump { directory, images, phases })
             }
             Err(error) => {
                 self.run_on(&machine)?;
+                checkpoint::delete_images(&machine, &self.engine.records)?;
                 Err(error)
             }
         }
@@ -205,8 +241,7 @@ impl Source for Departure {
                 return Err(Error::Lost(error.to_string()));
             }
             self.engine.enter(&mut machine, State::Running)?;
-            let left = machine.console(&self.engine.records);
-            absent_is_fine(fs::remove_file(&left)).doing(|| format!("deleting {}", left.display()))?;
+            checkpoint::delete_images(&machine, &self.engine.records)?;
         }
         Ok(Running { pid: Some(machine.first_pid()?), phases: Phases::default() })
     }

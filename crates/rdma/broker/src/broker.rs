@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use fabric::attach::{LinkRefusal, NotStarted, Role, SOCKET_NAME, ToProcess};
 use fabric::directory::{Answer, Due};
 use fabric::link::LinkRequest;
-use fabric::session::{SessionId, ToSession};
+use fabric::session::{Server, SessionId, ToSession};
 use fabric::{Epoch, InstanceId, ProcessId, netns, seqpacket};
 use instance::{Carried, Chunk, Follower, Roster};
 use rustix::io::ioctl_fionbio;
@@ -125,14 +125,14 @@ impl Broker {
         self.shared.lock().values().for_each(Instance::ask_again);
     }
 
-    /// Sends an instance's first process a message for a session. The message is lost if the process is not attached or the
+    /// Sends the process that serves a session a message for it. The message is lost if the process is not attached or the
     /// instance is not here; the process reports the state of its sessions when it attaches again.
-    pub fn tell_session(&self, instance: InstanceId, id: SessionId, message: ToSession) {
+    pub fn tell_session(&self, instance: InstanceId, server: Server, id: SessionId, message: ToSession) {
         let message = ToProcess::Session { id, message };
-        self.shared.with(instance, |instance| instance.tell_sessions(message));
+        self.shared.with(instance, |instance| instance.tell_sessions(server, message));
     }
 
-    /// Whether the instance runs here, and no process serves its sessions.
+    /// Whether the instance runs here, and no process runs its commands.
     #[must_use]
     pub fn lacks_sessions(&self, id: InstanceId) -> bool {
         self.shared.with(id, |instance| instance.lacks_sessions()) == Some(true)

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use fabric::attach::{self, Role, ToNode, ToProcess};
 use fabric::directory::{Answer, Member, Request};
-use fabric::session::Word;
+use fabric::session::{Server, Word};
 use fabric::{InstanceId, ProcessId, seqpacket};
 use instance::Chunk;
 use pace::Pace;
@@ -256,11 +256,12 @@ async fn hear(
             shared.room_for_output(instance, parting).await;
         }
         match receive(socket).await? {
-            Some(ToNode::Sessions(word)) if seat == Seat::Sessions && word.is_within_limits() => {
+            Some(ToNode::Sessions(word)) if word.is_within_limits() && seat.server().is_some() => {
+                let server = seat.server().unwrap_or(Server::Commands);
                 if matches!(place, Place::Machine { .. }) {
                     slow_down(&mut pace, &word).await;
                 }
-                shared.peers.sessions_say(instance, word).await;
+                shared.peers.sessions_say(instance, server, word).await;
             }
             Some(message) => handle(shared, instance, seat, message)?,
             None => return Ok(()),
@@ -297,7 +298,7 @@ fn handle(shared: &Arc<Shared>, instance: InstanceId, seat: Seat, message: ToNod
         (Seat::Verbs(_), ToNode::Resumed { elapsed_us }) => {
             shared.with(instance, |instance| instance.has_resumed(seat, elapsed_us));
         }
-        (Seat::Init | Seat::Sessions, ToNode::Resumed { .. }) => {}
+        (Seat::Init | Seat::Sessions | Seat::Console, ToNode::Resumed { .. }) => {}
         (Seat::Init, ToNode::Output { stream, bytes }) if bytes.len() <= attach::MAX_OUTPUT => {
             shared.keep_output(instance, Chunk { stream, bytes });
         }

@@ -28,7 +28,7 @@ use std::time::Duration;
 use fabric::attach::{LinkRefusal, NotStarted, Role};
 use fabric::directory::{Directory, Due, Member, Request};
 use fabric::link::LinkRequest;
-use fabric::session::Word;
+use fabric::session::{Server, Word};
 use fabric::{Epoch, FabricId, InstanceId, Vid, netns};
 use instance::{Carried, Roster};
 use tokio::runtime::Runtime;
@@ -254,7 +254,7 @@ impl Peers for LocalPeers {
         }
     }
 
-    fn sessions_say(&self, _: InstanceId, _: Word) -> Passing {
+    fn sessions_say(&self, _: InstanceId, _: Server, _: Word) -> Passing {
         Box::pin(std::future::ready(()))
     }
 }

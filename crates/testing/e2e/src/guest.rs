@@ -114,7 +114,46 @@ impl Guest {
     }
 }
 
-fn cache() -> Result<PathBuf> {
+/// The command line of an emulator that runs `guest` outside of Transhume, with its NIC on the TAP `tap`. Its output is the console.
+#[must_use]
+pub fn plain_emulator(guest: &Guest, tap: &str, mac: &str, append: &str) -> Vec<String> {
+    let Guest { kernel, initrd, .. } = guest;
+    let append = format!("console=ttyS0 quiet rdinit=/counter {append}");
+    let (netdev, device) = (
+        format!("tap,id=net0,ifname={tap},script=no,downscript=no"),
+        format!("virtio-net-pci,netdev=net0,mac={mac},romfile="),
+    );
+    let (kernel, initrd) = (kernel.display().to_string(), initrd.display().to_string());
+    let words = [
+        "qemu-system-x86_64",
+        "-nodefaults",
+        "-accel",
+        "tcg",
+        "-m",
+        "128M",
+        "-display",
+        "none",
+        "-serial",
+        "stdio",
+        "-netdev",
+        &netdev,
+        "-device",
+        &device,
+        "-kernel",
+        &kernel,
+        "-initrd",
+        &initrd,
+        "-append",
+        &append,
+    ];
+    words.map(str::to_owned).to_vec()
+}
+
+/// The folder with the guest's kernel, initial RAM disk and root disk.
+///
+/// # Errors
+/// If the guest cannot be built.
+pub fn cache() -> Result<PathBuf> {
     if let Some(folder) = env::var_os(VARIABLE) {
         return Ok(folder.into());
     }
@@ -124,7 +163,7 @@ fn cache() -> Result<PathBuf> {
 }
 
 /// A member of an archive in cpio's `newc` format.
-fn member(name: &str, mode: u32, contents: &[u8]) -> Vec<u8> {
+pub(crate) fn member(name: &str, mode: u32, contents: &[u8]) -> Vec<u8> {
     let length = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
     let fields = [0, mode, 0, 0, 1, 0, length(contents.len()), 0, 0, 0, 0, length(name.len() + 1), 0];
     let mut member = String::from("070701");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use broker::Broker;
 use fabric::attach::NotStarted;
 use fabric::directory::{Answer, Due, Member};
-use fabric::session::{End, FromSession, SessionId, ToSession, Word};
+use fabric::session::{End, FromSession, Server, SessionId, ToSession, Word};
 use fabric::{ProcessId, Vid};
 use instance::Kind;
 use rpc::wire::FromNode;
@@ -39,13 +39,14 @@ impl Processes {
     }
 
     /// Passes a message for a session on.
-    pub fn tell_session(&self, vid: Vid, id: SessionId, message: ToSession) {
+    pub fn tell_session(&self, vid: Vid, server: Server, id: SessionId, message: ToSession) {
         // An instance that is on its way to another host receives it there.
         if let Some(live) = self.live.get(vid) {
-            if live.kind == Kind::Vm && matches!(message, ToSession::Open(_)) {
+            let is_command = server == Server::Commands && matches!(message, ToSession::Open(_));
+            if live.kind == Kind::Vm && is_command {
                 self.refuse_without_agent(vid, &live, id);
             }
-            self.broker.tell_session(live.id(vid), id, message);
+            self.broker.tell_session(live.id(vid), server, id, message);
         }
     }
 
@@ -59,7 +60,8 @@ impl Processes {
         tokio::spawn(async move {
             sleep(AGENT_LIMIT).await;
             if broker.lacks_sessions(instance) {
-                agent.uplink().send(&FromNode::Sessions { vid, word: Word::One(id, without_agent()) });
+                let (server, word) = (Server::Commands, Word::One(id, without_agent()));
+                agent.uplink().send(&FromNode::Sessions { vid, server, word });
             }
         });
     }

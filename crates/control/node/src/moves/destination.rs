@@ -216,7 +216,11 @@ impl Destination {
             .destination(vid, &live, move |side| side.restore(&watch(&|| cancelled.is_cancelled())));
         let phases = match restoring.await {
             Ok(phases) => phases,
-            Err(Error::Lost(reason)) => return Ok(Outcome::Gone { exit: Exit::Lost { reason } }),
+            Err(Error::Lost(reason)) => {
+                self.instances.set_state(vid, State::Ended);
+                self.instances.set_lost(vid, &reason);
+                return Ok(Outcome::Gone { exit: Exit::Lost { reason } });
+            }
             Err(error) => return Err(self.in_words(&error)),
         };
         self.instances.set_state(vid, State::Held);

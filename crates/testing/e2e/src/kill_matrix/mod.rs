@@ -164,8 +164,10 @@ pub fn promised(victim: Victim, moment: Moment) -> &'static [Left] {
         _ if victim.takes_source() && moment <= Moment::Switchover => &[Left::Nowhere],
         _ if victim.takes_destination() && is_committed => &[Left::Nowhere],
         _ if is_committed => &[Left::AtDestination],
-        // The destination has the whole machine.
+        // The destination has the whole machine, and has said so.
         Moment::Commit if victim.takes_source() => &[Left::AtDestination],
+        // The coordinator, which is stopped, finds that report first, and commits.
+        Moment::Commit if victim.takes_destination() => &[Left::AtSource, Left::Nowhere],
         _ if victim.takes_destination() => &[Left::AtSource],
         _ => &[Left::AtSource, Left::AtDestination],
     }
@@ -185,12 +187,7 @@ pub fn cell(rig: &mut Rig, victim: Victim, moment: Moment) -> Result<Left> {
     // A killed coordinator tells nothing more, and an outcome is told once.
     let tells = victim != Victim::Coordinator && moment != Moment::Release;
     let outcome = mend(rig, &roles, victim, tells.then_some(moving)).with_context(|| rig.lab.logs())?;
-    let left = match rig.settled()? {
-        None => Left::Nowhere,
-        Some(place) if place == roles.source => Left::AtSource,
-        Some(_) => Left::AtDestination,
-    };
-    ensure!(promised(victim, moment).contains(&left), "the machine {left}; the outcome is {outcome:?}");
+    let left = settle(rig, &roles, promised(victim, moment)).with_context(|| format!("{outcome:?}"))?;
     let has_moved = left == Left::AtDestination;
     ensure!(
         outcome
@@ -199,13 +196,30 @@ pub fn cell(rig: &mut Rig, victim: Victim, moment: Moment) -> Result<Left> {
         "the machine {left}, but the outcome is {outcome:?}"
     );
     if left == Left::Nowhere {
-        let at = if moment >= Moment::Resume { roles.destination } else { roles.source };
+        let at = if victim.takes_destination() { roles.destination } else { roles.source };
         rig.begin_again(at, before).context("after the end of the machine")?;
     }
     rig.check().context("after the fault")?;
     rig.move_on().context("the next move")?;
     rig.check().context("after the next move")?;
     Ok(left)
+}
+
+/// Waits until the machine is where it may be: the coordinator hears of the end of an emulator a moment later.
+fn settle(rig: &Rig, roles: &Roles, promised: &[Left]) -> Result<Left> {
+    let end = Instant::now() + LIMIT;
+    loop {
+        let left = match rig.settled()? {
+            None => Left::Nowhere,
+            Some(place) if place == roles.source => Left::AtSource,
+            Some(_) => Left::AtDestination,
+        };
+        if promised.contains(&left) {
+            return Ok(left);
+        }
+        ensure!(Instant::now() < end, "the machine {left}\n{}", rig.lab.logs());
+        thread::sleep(LOOK);
+    }
 }
 
 /// The hosts of a move.
@@ -283,13 +297,18 @@ fn reach(moving: &mut Client, phase: Phase) -> Result<()> {
 fn strike(rig: &Rig, roles: &Roles, victim: Victim) -> Result<()> {
     let Roles { source, destination } = *roles;
     let kill = |place| rig.lab.lab.kill(place).map_err(anyhow::Error::from);
+    // The node is stopped, so that it does not see the end of its emulator.
+    let kill_both = |place| {
+        let _held = Held::new(&rig.lab, place)?;
+        rig.kill_emulator(place).and_then(|()| kill(place))
+    };
     match victim {
         Victim::SourceEmulator => rig.kill_emulator(source),
         Victim::DestinationEmulator => rig.kill_emulator(destination),
         Victim::SourceNode => kill(source),
         Victim::DestinationNode => kill(destination),
-        Victim::SourceHost => kill(source).and_then(|()| rig.kill_emulator(source)),
-        Victim::DestinationHost => kill(destination).and_then(|()| rig.kill_emulator(destination)),
+        Victim::SourceHost => kill_both(source),
+        Victim::DestinationHost => kill_both(destination),
         Victim::Coordinator => kill(Place::Coordinator),
         Victim::Network | Victim::NetworkForAWhile => Ok(rig.lab.lab.cut(source, destination)?),
     }

@@ -32,3 +32,4 @@ mod verbs_check;
 mod vm;
 mod vm_faults;
 mod vm_hostile;
+mod vm_jobs;
