@@ -8,6 +8,7 @@ use std::path::Path;
 use instance::{Boot, InstanceSpec, Network, VmSpec};
 
 use crate::disks;
+use crate::emulator::Emulator;
 use crate::network::TAP;
 use crate::record::{Hardware, PORT, SOCKET, file_name};
 
@@ -24,7 +25,13 @@ pub enum Begin {
 }
 
 /// The arguments for a machine. Its processors are stopped in either case, until `cont`. QEMU makes its socket in its working directory.
-pub fn arguments(spec: &InstanceSpec, vm: &VmSpec, hardware: &Hardware, begin: Begin) -> Vec<String> {
+pub fn arguments(
+    emulator: &Emulator,
+    spec: &InstanceSpec,
+    vm: &VmSpec,
+    hardware: &Hardware,
+    begin: Begin,
+) -> Vec<String> {
     let mut line = Line::default();
     line.option("-name", format!("guest={}", spec.name));
     // Neither devices nor settings of the host's own.
@@ -33,7 +40,8 @@ pub fn arguments(spec: &InstanceSpec, vm: &VmSpec, hardware: &Hardware, begin: B
     line.option("-cpu", &hardware.cpu_model).option("-smp", vm.cpus.to_string());
     line.option("-m", format!("{}M", vm.memory >> 20));
     line.option("-display", "none");
-    line.option("-sandbox", "on,obsolete=deny,spawn=deny").option("-runas", USER);
+    let [as_user, user] = emulator.runs_as(USER);
+    line.option("-sandbox", "on,obsolete=deny,spawn=deny").option(&as_user, user);
     let socket = file_name(&spec.name, SOCKET);
     line.option("-chardev", format!("socket,id=qmp,path={socket},server=on,wait=off"));
     line.option("-mon", "chardev=qmp,mode=control");
@@ -113,6 +121,7 @@ pub mod tests {
     use instance::{InstanceName, Workload};
 
     use super::*;
+    use crate::emulator::tests::emulator;
 
     /// A machine with a kernel and without disks.
     pub fn spec() -> InstanceSpec {
@@ -135,7 +144,7 @@ pub mod tests {
         let Workload::Vm(vm) = &spec.workload else { unreachable!() };
         let hardware =
             Hardware { machine: "pc-q35-7.2".into(), cpu_model: "qemu64".into(), disks: Vec::new() };
-        arguments(&spec, vm, &hardware, begin)
+        arguments(&emulator(), &spec, vm, &hardware, begin)
     }
 
     fn value_of<'a>(line: &'a [String], option: &str) -> &'a str {

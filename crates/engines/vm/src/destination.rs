@@ -40,9 +40,9 @@ impl Arrival {
 
     /// Starts the emulator, which offers empty disks in the place of the local ones.
     fn launch(&self, machine: &mut Machine, local: &[LocalDisk]) -> Result<Arc<Mutex<Qmp>>> {
-        let (program, records) = (&self.engine.emulator()?.program, &self.engine.records);
+        let (emulator, records) = (self.engine.emulator()?, &self.engine.records);
         machine.make_disks(local, records)?;
-        machine.launch(&self.engine.config, program, records, Begin::Incoming)?;
+        machine.launch(&self.engine.config, emulator, records, Begin::Incoming)?;
         let emulator = machine.emulator()?;
         if !local.is_empty() {
             let offered = mirror::offer(&mut lock(&emulator), &records.file(&self.name, NBD), local);
