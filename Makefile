@@ -9,7 +9,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
 .DEFAULT_GOAL := help
 # Concurrent set-ups would wait for apt's lock.
 .NOTPARALLEL:
-.PHONY: help setup setup-demo setup-check build check test demo bench-verbs bench-move bench-drain bench-mpi bench-net guest-image soak fuzz lint man clean
+.PHONY: help setup setup-demo setup-check build check test demo bench-verbs bench-move bench-drain bench-mpi bench-net bench-vm guest-image soak fuzz lint man clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do \
@@ -52,6 +52,9 @@ bench-mpi: setup build ## Run HPC Challenge in containers, with and without move
 bench-net: build ## Compare the overlay with wireguard-go, Nebula, VXLAN, OpenVPN, tinc, n2n and socat (some 9 minutes)
 	@scripts/setup.sh bench-net
 	@$(SUDO) target/release/bench-net $(BENCH_FLAGS)
+
+bench-vm: setup build ## Compare moves of a virtual machine with plain QEMU (some 2 minutes)
+	@$(SUDO) target/release/bench-vm $(BENCH_FLAGS)
 
 guest-image: ## Build the guest for tests of virtual machines, and save its running state (under 2 minutes)
 	@scripts/setup.sh guest
