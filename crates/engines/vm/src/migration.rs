@@ -26,13 +26,19 @@ const DOWNTIME_MS: u64 = 300;
 const COLLECTS_RUNNING: u64 = 9;
 
 /// The bytes of the only round that are left for the switchover, so that the guest runs until then.
-const LEFT: u64 = 8 << 20;
+const LEFT: u64 = 4 << 20;
+
+/// The bytes below which the only round is watched closely, so that it does not end unseen.
+const CLOSE: u64 = 64 << 20;
 
 /// No limit: the node limits the rate of channels.
 const ANY_RATE: u64 = 1 << 40;
 
 /// How long to wait for an event before the migration's state is asked for.
 const LOOK: Duration = Duration::from_millis(10);
+
+/// The same below [`CLOSE`].
+const CLOSE_LOOK: Duration = Duration::from_millis(2);
 
 /// How a migration sends the memory of a running guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +68,7 @@ impl Rounds {
     fn parked_rate(self) -> u64 {
         match self {
             Self::Many => 64 << 20,
-            Self::One => 64 << 10,
+            Self::One => 32 << 10,
         }
     }
 
@@ -149,6 +155,10 @@ pub fn progress(qmp: &mut Qmp) -> Result<Progress> {
 /// Begins to send memory over `channel`, as fast as it takes it.
 pub fn send(qmp: &mut Qmp, channel: &OwnedFd) -> Result<()> {
     capabilities(qmp, &["events", "return-path", "pause-before-switchover"])?;
+    if Rounds::of(qmp) == Rounds::Many {
+        // QEMU slows the processors down, more and more, if they change memory faster than it is sent.
+        capabilities(qmp, &["auto-converge"])?;
+    }
     limits(qmp, ANY_RATE, Rounds::of(qmp).downtime_ms())?;
     qmp.give(CHANNEL, channel.as_fd())?;
     qmp.execute("migrate", json!({ "uri": format!("fd:{CHANNEL}") })).map(drop)
@@ -168,7 +178,10 @@ pub fn converge(qmp: &Mutex<Qmp>, goes_on: impl Fn() -> bool) -> Result<Progress
         let mut qmp = lock(qmp);
         let now = progress(&mut qmp)?;
         match now.status {
-            Status::Active if !is_near(&qmp, &now) && goes_on() => drop(qmp.next_event(LOOK)?),
+            Status::Active if !is_near(&qmp, &now) && goes_on() => {
+                let is_close = now.rounds > 0 && now.remaining < CLOSE;
+                qmp.next_event(if is_close { CLOSE_LOOK } else { LOOK })?;
+            }
             Status::Active => {
                 let rounds = Rounds::of(&qmp);
                 limits(&mut qmp, rounds.parked_rate(), rounds.downtime_ms())?;

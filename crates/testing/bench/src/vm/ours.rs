@@ -3,8 +3,7 @@
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
-use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::guest::{Guest, counted};
@@ -14,29 +13,20 @@ use lab::process::{Identity, file};
 
 use super::Times;
 use super::echo::Echo;
-use super::traced::{OPTIONS, Traced};
+use super::traced::{OPTIONS, Pause, Traced};
 
 /// The instance's name.
 pub const NAME: &str = "guest";
 
-/// How long the probes go on after a move.
-const AFTER: Duration = Duration::from_millis(300);
+/// Probes that are answered before a move and after it.
+const PROBES: u64 = 500;
 
 /// A lab with a machine that has booted.
 pub struct Ours<'a> {
     /// The lab.
     pub lab: TestLab,
     traced: &'a Traced,
-    echo: Echo,
-}
-
-/// The measurements of a move, with those of the prober.
-#[derive(Clone, Copy, Debug)]
-pub struct Seen {
-    /// The same as of the peer.
-    pub times: Times,
-    /// The time without an answer, beyond the pause.
-    pub gap: Duration,
+    address: Ipv4Addr,
 }
 
 impl<'a> Ours<'a> {
@@ -59,10 +49,7 @@ impl<'a> Ours<'a> {
             Ok(counted(&lab.transhume(&["logs", NAME])?.success()?.lines)? > 3)
         })?;
         let address: Ipv4Addr = lab.instance(NAME)?.address.parse()?;
-        let from = namespace_file(&lab.lab.layout().namespace("h3".parse()?));
-        let echo = Echo::start(&from, address)?;
-        lab.eventually("the guest answers", || Ok(echo.gaps().answered() > 0))?;
-        Ok(Self { lab, traced, echo })
+        Ok(Self { lab, traced, address })
     }
 
     /// The words of the command line of its QEMU, without the traces.
@@ -105,17 +92,39 @@ impl<'a> Ours<'a> {
     ///
     /// # Errors
     /// If it does not arrive.
-    pub fn move_to(&self, host: &str) -> Result<Seen> {
-        thread::sleep(AFTER);
+    pub fn move_to(&self, host: &str) -> Result<Times> {
+        let (pause, total) = self.moved(host)?;
+        Ok(Times { pause: pause.length, total })
+    }
+
+    /// Moves the machine to `host` while h3 probes it. Returns the time around the pause in which no probe was answered, beyond the pause.
+    ///
+    /// # Errors
+    /// If it does not arrive, or does not answer.
+    pub fn gap(&self, host: &str) -> Result<Duration> {
+        let echo =
+            Echo::start(&namespace_file(&self.lab.lab.layout().namespace("h3".parse()?)), self.address)?;
+        let answered = |more: u64| {
+            let before = echo.gaps().answered();
+            self.lab.eventually("the guest answers", || Ok(echo.gaps().answered() > before + more))
+        };
+        answered(PROBES)?;
+        let (now, clock) = (Instant::now(), SystemTime::now().duration_since(UNIX_EPOCH)?);
+        let (pause, _) = self.moved(host)?;
+        answered(PROBES)?;
+        let from = now + (pause.from - clock);
+        let gap =
+            echo.gaps().longest_within(from, from + pause.length).context("all probes were answered")?;
+        Ok(gap.duration().saturating_sub(pause.length))
+    }
+
+    /// Moves the machine to `host`: its pause, and the whole time.
+    fn moved(&self, host: &str) -> Result<(Pause, Duration)> {
         let (begin, began) = (SystemTime::now(), Instant::now());
-        let mut moving = self.lab.begin_move(NAME, host)?;
-        let report = e2e::testlab::report(&mut moving)?;
-        let (total, end) = (began.elapsed(), Instant::now());
+        let report = e2e::testlab::report(&mut self.lab.begin_move(NAME, host)?)?;
+        let total = began.elapsed();
         ensure!(report.outcome == api::Outcome::Moved, "{report:?}\n{}", self.lab.logs());
-        thread::sleep(AFTER);
-        let pause = self.traced.pause_since(begin)?;
-        let gap = self.echo.gaps().longest_within(began, end + AFTER).context("no packet was lost")?;
-        Ok(Seen { times: Times { pause, total }, gap: gap.duration().saturating_sub(pause) })
+        Ok((self.traced.pause_since(begin)?, total))
     }
 
     fn emulator(&self) -> Result<Identity> {

@@ -94,7 +94,7 @@ impl<'a> Plain<'a> {
         let source = std::mem::replace(&mut self.running, destination);
         source.quit()?;
         let total = began.elapsed();
-        Ok(Times { pause: self.traced.pause_since(begin)?, total })
+        Ok(Times { pause: self.traced.pause_since(begin)?.length, total })
     }
 }
 

@@ -41,11 +41,11 @@ impl Traced {
         self.folder.path().join("qemu-system-x86_64")
     }
 
-    /// The pause of the only move since `begin`: from the stop of the processors of one QEMU until those of another run.
+    /// The pause of the last move since `begin`: from the stop of the processors of one QEMU until those of another run.
     ///
     /// # Errors
     /// If the records have no move.
-    pub fn pause_since(&self, begin: SystemTime) -> Result<Duration> {
+    pub fn pause_since(&self, begin: SystemTime) -> Result<Pause> {
         let mut changes = Vec::new();
         for entry in fs::read_dir(self.folder.path())? {
             let path = entry?.path();
@@ -56,6 +56,15 @@ impl Traced {
         }
         pause(changes, begin.duration_since(UNIX_EPOCH)?)
     }
+}
+
+/// A time in which no processor ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pause {
+    /// Its begin, since the epoch.
+    pub from: Duration,
+    /// Its length.
+    pub length: Duration,
 }
 
 /// A change of the processors of one QEMU.
@@ -78,13 +87,13 @@ impl Change {
     }
 }
 
-fn pause(mut changes: Vec<Change>, begin: Duration) -> Result<Duration> {
+fn pause(mut changes: Vec<Change>, begin: Duration) -> Result<Pause> {
     changes.retain(|change| change.at >= begin);
     changes.sort_by_key(|change| change.at);
     let runs = changes.iter().rposition(|change| change.runs).context("no QEMU has begun to run")?;
     let stopped = changes[..runs].iter().rfind(|change| !change.runs).context("no QEMU has stopped")?;
     ensure!(stopped.qemu != changes[runs].qemu, "the same QEMU runs on: {changes:?}");
-    Ok(changes[runs].at - stopped.at)
+    Ok(Pause { from: stopped.at, length: changes[runs].at - stopped.at })
 }
 
 #[cfg(test)]
@@ -101,7 +110,7 @@ mod tests {
         ];
         let changes =
             || lines.iter().filter_map(|(qemu, line)| Change::parse(Path::new(qemu), line)).collect();
-        assert_eq!(pause(changes(), Duration::from_secs(101)).unwrap(), Duration::from_millis(400));
+        assert_eq!(pause(changes(), Duration::from_secs(101)).unwrap().length, Duration::from_millis(400));
         assert!(pause(changes(), Duration::from_millis(101_600)).is_err());
     }
 
