@@ -7,8 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use engine_api::{
-    Channels, Coming, Destination, Error, ImageSink, Needs, Phase, Phases, Postcopy, Result, Running, State,
-    Watch,
+    Channels, Coming, Destination, Error, ImageSink, Needs, Outage, Phase, Phases, Postcopy, Result, Running,
+    State, Watch,
 };
 use instance::{Blocker, InstanceName, Region};
 
@@ -156,14 +156,18 @@ impl Destination for Arrival {
         machine.link.mend().doing(|| "mending the link".into())?;
         let mended = Instant::now();
         migration::cont(&mut lock(&*machine.emulator()?)).map_err(not_restored)?;
-        let phases = [("mend", mended - began), ("resume", mended.elapsed())].map(|(name, elapsed)| Phase {
-            name: name.into(),
-            elapsed_us: u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
-        });
+        let outage = Outage { processors: began.elapsed(), link: mended - began };
+        let phases =
+            [("mend", outage.link), ("resume", outage.processors - outage.link)].map(|(name, elapsed)| {
+                Phase {
+                    name: name.into(),
+                    elapsed_us: u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
+                }
+            });
         machine.record.state = State::Running;
         // A reader of the older record asks the emulator.
         let _older = self.engine.records.save(&machine.record);
-        Ok(Running { pid: Some(pid), phases: Phases(phases.into()) })
+        Ok(Running { pid: Some(pid), phases: Phases(phases.into()), outage: Some(outage) })
     }
 
     fn abort(&self) -> Result<()> {

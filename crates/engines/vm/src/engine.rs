@@ -217,7 +217,7 @@ impl Local for Here {
             machine.kill();
             return Err(error);
         }
-        Ok(Running { pid: Some(machine.first_pid()?), phases: Phases::default() })
+        Ok(Running { pid: Some(machine.first_pid()?), phases: Phases::default(), outage: None })
     }
 
     fn wait(&self, timeout: Duration) -> Result<bool> {

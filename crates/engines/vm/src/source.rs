@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use engine_api::{
-    Dump, Error, Intent, LeftMemory, MemorySink, Outgoing, Phase, Phases, Report, Result, Running, Source,
-    State, Watch,
+    Dump, Error, Intent, LeftMemory, MemorySink, Outage, Outgoing, Phase, Phases, Report, Result, Running,
+    Source, State, Watch,
 };
 use engine_criu::shared::absent_is_fine;
 use instance::{Blocker, ImageFile};
@@ -76,18 +76,20 @@ impl Departure {
     }
 
     /// Stops the guest and sends the rest. The image is the console's output that the node does not have.
-    fn switch_over(&self, machine: &mut Machine, watch: &Watch<'_>) -> Result<(ImageFile, Phases)> {
+    fn switch_over(&self, machine: &mut Machine, watch: &Watch<'_>) -> Result<Switched> {
         let began = Instant::now();
         let goes_on = || !(watch.cancelled)() && began.elapsed() < watch.timeout;
         let emulator = machine.emulator()?;
         let mut qmp = lock(&emulator);
         let stopped = migration::stop(&mut qmp, goes_on).map_err(|error| not_moved(&error))?;
         must_be(&stopped, Status::PreSwitchover, watch)?;
+        let stopped = Instant::now();
         let mut phases = vec![phase("stop", began)];
         let since = Instant::now();
         machine.link.cut().doing(|| "cutting the link".into())?;
         phases.push(phase("cut", since));
-        let since = Instant::now();
+        let cut = Instant::now();
+        let since = cut;
         let mirrored = std::mem::take(&mut *lock(&self.mirrored));
         if !mirrored.is_empty() {
             let ended = mirror::finish(&mut qmp, &mirrored, &goes_on);
@@ -103,7 +105,7 @@ impl Departure {
         phases.push(phase("memory", since));
         drop(qmp);
         let image = self.save_console(machine)?;
-        Ok((image, Phases(phases)))
+        Ok(Switched { image, phases: Phases(phases), stopped, cut })
     }
 
     fn save_console(&self, machine: &Machine) -> Result<ImageFile> {
@@ -169,10 +171,11 @@ impl Source for Departure {
             Ok(switched)
         });
         match switched {
-            Ok((image, phases)) => {
+            Ok(Switched { image, phases, stopped, cut }) => {
                 self.is_sending.store(false, Ordering::SeqCst);
                 let directory = self.engine.records.directory().to_owned();
-                Ok(Dump { directory, images: vec![image], phases })
+                let outage = Some(Outage { processors: stopped.elapsed(), link: cut.elapsed() });
+                Ok(Dump { directory, images: vec![image], phases, outage })
             }
             Err(error) => {
                 self.run_on(&machine)?;
@@ -196,7 +199,7 @@ impl Source for Departure {
             let left = machine.console(&self.engine.records);
             absent_is_fine(fs::remove_file(&left)).doing(|| format!("deleting {}", left.display()))?;
         }
-        Ok(Running { pid: Some(machine.first_pid()?), phases: Phases::default() })
+        Ok(Running { pid: Some(machine.first_pid()?), phases: Phases::default(), outage: None })
     }
 
     fn left_memory(&self) -> Result<Arc<dyn LeftMemory>> {
@@ -215,6 +218,16 @@ impl Drop for Departure {
             let _ended = migration::cancel(&mut qmp);
         }
     }
+}
+
+/// A guest that is stopped, with all of it at the destination.
+struct Switched {
+    image: ImageFile,
+    phases: Phases,
+    /// When the processors had stopped.
+    stopped: Instant,
+    /// When the link was cut.
+    cut: Instant,
 }
 
 /// The reason why QEMU cannot migrate the machine, such as a device.
