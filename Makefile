@@ -9,7 +9,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
 .DEFAULT_GOAL := help
 # Concurrent set-ups would wait for apt's lock.
 .NOTPARALLEL:
-.PHONY: help setup setup-demo setup-check build check test demo bench-verbs bench-move bench-drain bench-mpi bench-net bench-vm guest-image soak fuzz lint man clean
+.PHONY: help setup setup-demo setup-check build check test demo demo-vm bench-verbs bench-move bench-drain bench-mpi bench-net bench-vm guest-image soak soak-vm soak-vm-mpi fuzz lint man clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do \
@@ -24,8 +24,9 @@ setup-demo: ## Install only what `make build` and `make demo` need
 setup-check: ## Install only what `make check` needs
 	@scripts/setup.sh check
 
-build: setup-demo ## Build target/release/transhume and the library beside it
+build: setup-demo ## Build target/release/transhume, and in target/release/lib the libraries and the agent of guests
 	@cargo build --locked --release --workspace
+	@scripts/guest-agent.sh
 
 check: setup-check ## Check formatting and lints, run the tests that need neither root nor CRIU (under 3 minutes once built)
 	@scripts/test.sh check
@@ -36,6 +37,11 @@ test: setup ## Check formatting and lints, run all tests (under 15 minutes once 
 demo: setup-demo ## Move an instance under RDMA traffic, and measure the blackouts (under 5 minutes)
 	@cargo build --locked --release -p transhume -p libibverbs -p librdmacm -p verbs-check
 	@$(SUDO) target/release/transhume demo $(DEMO_FLAGS)
+
+demo-vm: setup-demo ## Move a virtual machine with its programs, and measure each move (under 6 minutes)
+	@scripts/setup.sh guest
+	@cargo build --locked --release -p transhume -p libibverbs -p librdmacm -p verbs-check -p guest -p probe
+	@$(SUDO) target/release/transhume demo --vm "$$($(SUDO) scripts/guest-image.sh)" $(DEMO_FLAGS)
 
 bench-verbs: setup build ## Compare the user-space device with UCX and libfabric, on one host and between two
 	@$(SUDO) target/release/bench-verbs $(BENCH_FLAGS)
@@ -62,6 +68,14 @@ guest-image: ## Build the guest for tests of virtual machines, and save its runn
 
 soak: setup-demo ## Simulate moves under faults for SECONDS=60, or all small cases: SECONDS=exhaustive
 	@cargo run --locked --release -p moves --features sim --bin soak -- $(or $(SECONDS),60)
+
+soak-vm: setup ## Kill each part of a lab in each phase of a virtual machine's move, and move one under services (some 40 minutes)
+	@scripts/setup.sh guest
+	@cargo build --locked --workspace
+	@$(SUDO) target/debug/soak-vm $(or $(PART),all) $(CELLS)
+
+soak-vm-mpi: setup build ## Run HPC Challenge on two virtual machines and two containers while they move (some 4 minutes)
+	@$(SUDO) target/release/soak-vm-mpi
 
 fuzz: setup ## Fuzz all parsers of untrusted input, SECONDS=60 per target, or only TARGET=name
 	@scripts/fuzz.sh run $(or $(SECONDS),60) $(TARGET)

@@ -20,7 +20,7 @@ readonly suite=bookworm
 readonly kernel=linux-image-amd64
 readonly packages=(
     busybox-static kmod iproute2 iputils-ping ethtool openssh-server python3-minimal
-    perftest ibverbs-utils ibverbs-providers iperf3 fio openmpi-bin redis-server redis-tools wireguard-tools
+    perftest ibverbs-utils ibverbs-providers iperf3 fio openmpi-bin hpcc redis-server redis-tools wireguard-tools
 )
 # Drivers of hardware that no guest has.
 readonly unwanted_modules=(
@@ -29,7 +29,9 @@ readonly unwanted_modules=(
     net/{bluetooth,mac80211,wireless,nfc} fs/{btrfs,ocfs2,gfs2,f2fs,jfs,reiserfs}
 )
 # Loaded by the initrd, with the modules that they need.
-readonly early_modules=(virtio_pci virtio_blk virtio_net virtio_console af_packet ext4 crc32c_generic)
+readonly early_modules=(
+    virtio_pci virtio_blk virtio_net virtio_console af_packet ext4 crc32c_generic vfat nls_cp437 nls_ascii button evdev
+)
 # Tests use these; the build fails without them.
 readonly required_modules=(rdma_rxe ib_uverbs rdma_ucm sch_netem wireguard nfs nfsv4 nfsd evdev button isofs vfat)
 readonly disk_size=2G

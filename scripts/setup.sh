@@ -33,7 +33,7 @@ readonly rdma_core_tests=/usr/share/doc/rdma-core/tests
 # Services that tests start in containers, and the names of their systemd units.
 readonly services=(openssh-server:ssh redis-server:redis-server)
 # For virtual machines, and the guest of their tests.
-readonly guest_packages=(qemu-system-x86 qemu-utils mmdebstrap e2fsprogs cpio xz-utils openssh-client)
+readonly guest_packages=(qemu-system-x86 qemu-utils mmdebstrap e2fsprogs cpio xz-utils openssh-client iperf3)
 # Measuring tools and peers of the overlay, which the tests do not need.
 readonly bench_net_packages=(iperf3 wireguard-tools openvpn tinc n2n socat)
 

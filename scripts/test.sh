@@ -97,6 +97,7 @@ if [ "$profile" = default ]; then
     trap 'kill $making 2>/dev/null; rm -f "$guest"' EXIT
 fi
 step build cargo build --locked --quiet --workspace --all-targets
+[ "$profile" != default ] || step agent scripts/guest-agent.sh debug
 [ "$failed" = 0 ] || finish
 if [ "$profile" = default ]; then
     step guest wait $making

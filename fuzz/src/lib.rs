@@ -17,11 +17,13 @@
 //! * [`link`]: a whole device with an honest peer and a hostile one, over a stream or over shared memory.
 //! * [`segments`]: segments from TAP devices, and merged ones for them. [`overlay_node`]: messages of other nodes, and
 //!   frames for a switch.
+//! * [`guest_port`]: frames of a virtual machine's port.
 //! * [`datagrams`]: datagrams of strangers, or changed in flight.
 //! * [`memory`]: the memory limit of targets. * [`mutation`]: mutations without a fuzzer.
 
 pub mod datagrams;
 pub mod directory;
+pub mod guest_port;
 pub mod input;
 pub mod link;
 pub mod manager;
@@ -77,6 +79,7 @@ pub const TARGETS: &[Target] = &[
         seeds: datagrams::handed_over_seeds,
         rounds: 20_000,
     },
+    Target { name: "guest-port", body: guest_port::frames, seeds: guest_port::seeds, rounds: 5_000 },
     Target { name: "trains", body: messages::trains, seeds: messages::trains_seeds, rounds: 2_000 },
     Target { name: "ring", body: ring::run, seeds: ring::seeds, rounds: 2_000 },
     Target { name: "stream-link", body: link::over_stream, seeds: link::stream_seeds, rounds: 500 },

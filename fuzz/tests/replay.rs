@@ -74,6 +74,7 @@ targets! {
     switch "switch",
     lane "lane",
     handed_over "handed-over",
+    guest_port "guest-port",
     trains "trains",
     ring "ring",
     stream_link "stream-link",

@@ -3,6 +3,7 @@
 mod cancel;
 mod checkpoint;
 mod completions;
+mod console;
 mod coordinator;
 mod demo;
 mod drain;
@@ -52,7 +53,7 @@ pub struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    Run(run::Arguments),
+    Run(Box<run::Arguments>),
     Exec(exec::Arguments),
     Ps(ps::Arguments),
     Move(transfer::Arguments),
@@ -62,6 +63,7 @@ enum Command {
     Checkpoint(checkpoint::Checkpoint),
     Restore(checkpoint::Restore),
     Logs(logs::Arguments),
+    Console(console::Arguments),
     Wait(wait::Arguments),
     Kill(kill::Arguments),
     Hosts(hosts::Arguments),
@@ -103,6 +105,7 @@ impl Cli {
             Command::Checkpoint(arguments) => arguments.run(target),
             Command::Restore(arguments) => arguments.run(target),
             Command::Logs(arguments) => arguments.run(target),
+            Command::Console(arguments) => arguments.run(target),
             Command::Wait(arguments) => arguments.run(target),
             Command::Kill(arguments) => arguments.run(target),
             Command::Hosts(arguments) => arguments.run(target),

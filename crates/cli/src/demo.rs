@@ -1,7 +1,7 @@
 //! The demo: its instances, their moves, and the measurements.
 //!
 //! * [`plan`]: the options, and the names of instances and hosts.
-//! * [`scene`]: the lab and the two instances.
+//! * [`scene`]: the lab and the two instances: programs, or a virtual machine and its peer.
 //! * [`traffic`]: parses the output of the programs in them.
 //! * [`tour`]: the moves, each with its measurements ([`measured`]).
 //! * [`view`]: the live display; [`summary`]: the final report.
@@ -27,12 +27,13 @@ pub use plan::Options;
 pub fn run(options: &Options) -> Result<ExitCode> {
     let view = View::new(options);
     view.say("creating a lab of three hosts");
-    let mut scene = Scene::set(options, &view)?;
-    let moves = tour::go_around(&mut scene, options.rounds, &view)?;
-    view.say("waiting for the end of verbs-check");
-    let outcome = scene.finish()?;
+    let scene = Scene::set(options, &view)?;
+    let moves = tour::go_around(&scene, options, &view)?;
+    view.say("waiting for the results of the programs");
+    scene.finish()?;
     view.close();
-    let summary = Summary::new(moves, outcome, scene.traffic.known().write_restarts);
+    let machine = scene.machine_result()?;
+    let summary = Summary::new(moves, &scene.traffic().known(), machine);
     summary.print(options.json)?;
     Ok(if summary.ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

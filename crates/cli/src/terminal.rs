@@ -45,10 +45,15 @@ pub struct WayBack(Arc<Mutex<Option<Termios>>>);
 impl WayBack {
     /// Restores the terminal and ends the process, with the exit code that a shell gives for the signal.
     pub fn end(&self, signal: i32) -> ! {
+        self.exit(128 + signal)
+    }
+
+    /// Restores the terminal and ends the process.
+    pub fn exit(&self, code: i32) -> ! {
         let mut before = self.lock();
         take_back(&mut before);
         // The lock stays held, so that no thread lends the terminal again.
-        process::exit(128 + signal)
+        process::exit(code)
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Termios>> {

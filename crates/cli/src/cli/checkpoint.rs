@@ -17,8 +17,8 @@ use crate::output;
 /// Saves a group of running instances to files
 ///
 /// All members are suspended, saved at one consistent point, and then continue to run. RDMA and TCP
-/// connections between members are saved; connections to other programs, and files that the members
-/// write, are not. `transhume restore` starts the group again from DIR after it has ended, also on other hosts.
+/// connections between members are saved, and so are the disks of virtual machines; connections to other programs, and files that
+/// the members write, are not. `transhume restore` starts the group again from DIR after it has ended, also on other hosts.
 ///
 /// Each host writes the images of its members to DIR, and the coordinator writes a manifest: put DIR on a
 /// shared file system, or copy its parts together. DIR holds one checkpoint. Only root can checkpoint,
@@ -47,7 +47,8 @@ pub struct Checkpoint {
 ///
 /// All instances start, or none. They keep their names, addresses and RDMA identities, so instances that use
 /// the same ones must have ended. An instance on an unreachable host has not ended: it may still run there.
-/// Files that the instances had open must exist with the same contents. A checkpoint can be restored any
+/// Files that the instances had open must exist with the same contents. The disks of virtual machines are
+/// new files, and must not exist. A checkpoint can be restored any
 /// number of times, but not while its instances run.
 ///
 /// --json prints a list of reports in the format of `transhume move --json`.

@@ -3,6 +3,7 @@
 use std::env;
 use std::io::{self, IsTerminal};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode};
 
 use clap::Args;
@@ -21,6 +22,9 @@ use crate::interrupt;
 /// moves to h3, to h2 (where traffic goes through shared memory) and back to h1. The summary shows the
 /// blackout of each move as an external prober and the workload measured it. Exit code 0 means that
 /// nothing was lost, duplicated, reordered or corrupted.
+///
+/// With `--vm`, a virtual machine with iperf3, fio and verbs-check travels from h1 to h2, to h3 and back. Its peer is a container
+/// on h2. `make demo-vm` builds the guest image.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  transhume demo\n  transhume demo --rounds 3 --json | jq '.moves[].probe_us'"
@@ -29,6 +33,9 @@ pub struct Arguments {
     /// Number of rounds
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
+    /// Moves a virtual machine of this guest image: a folder that `scripts/guest-image.sh` prints
+    #[arg(long, value_name = "FOLDER")]
+    vm: Option<PathBuf>,
     /// Prints the result as JSON on standard output, and progress on standard error
     #[arg(long)]
     json: bool,
@@ -42,7 +49,8 @@ impl Arguments {
         let lab = target.demo_lab()?;
         if self.inner {
             let live = !self.json && io::stdout().is_terminal();
-            return demo::run(&Options { lab, rounds: self.rounds, json: self.json, live });
+            let (rounds, machine, json) = (self.rounds, self.vm, self.json);
+            return demo::run(&Options { lab, rounds, machine, json, live });
         }
         Lab::clear_dead(&lab)?;
         let ended = self.supervise(&lab);
@@ -76,6 +84,9 @@ impl Arguments {
         command.args(["demo", "--inner", "--lab", lab.as_str(), "--rounds", &self.rounds.to_string()]);
         if self.json {
             command.arg("--json");
+        }
+        if let Some(image) = &self.vm {
+            command.arg("--vm").arg(image);
         }
         command.process_group(0).spawn()
     }

@@ -129,6 +129,7 @@ impl Arguments {
             input: self.stdin,
             terminal,
             for_own: false,
+            console: false,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use api::{Event, Host, Request};
+use api::{Accelerator, Event, Host, Request};
 use clap::Args;
 
 use super::target::Target;
@@ -10,6 +10,9 @@ use crate::failure::{Result, unexpected};
 use crate::{output, table};
 
 /// Lists the hosts
+///
+/// MACHINES says how a host runs virtual machines: by KVM, or by TCG, which translates their instructions and is slower.
+/// `--json` also gives the reason why KVM is not used.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  transhume hosts\n  transhume hosts --json | jq -r '.[] | select(.up and (.drained | not)) | .name'"
@@ -30,13 +33,13 @@ impl Arguments {
             output::json(&hosts)?;
         } else {
             let rows: Vec<_> = hosts.iter().map(row).collect();
-            output::write(table::render(["HOST", "ADDRESS", "NODE", "INSTANCES"], &rows))?;
+            output::write(table::render(["HOST", "ADDRESS", "NODE", "INSTANCES", "MACHINES"], &rows))?;
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-fn row(host: &Host) -> [String; 4] {
+fn row(host: &Host) -> [String; 5] {
     let node = if host.up { "up" } else { "down" };
     let node = match (host.draining, host.drained) {
         (true, _) => format!("{node}, draining"),
@@ -44,5 +47,16 @@ fn row(host: &Host) -> [String; 4] {
         _ => node.into(),
     };
     let address = if host.address.is_empty() { "-" } else { &host.address };
-    [host.name.clone(), address.into(), node, host.instances.to_string()]
+    [host.name.clone(), address.into(), node, host.instances.to_string(), machines(host)]
+}
+
+/// How the host runs virtual machines.
+fn machines(host: &Host) -> String {
+    let Some(support) = &host.machines else { return "-".into() };
+    let accelerator = match support.accelerator {
+        Some(Accelerator::Kvm) => "KVM",
+        Some(Accelerator::Tcg) => "TCG",
+        None => "no QEMU",
+    };
+    support.emulator.iter().fold(accelerator.to_owned(), |text, emulator| format!("{text}, {emulator}"))
 }

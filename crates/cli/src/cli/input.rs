@@ -55,18 +55,43 @@ fn lost(name: &str) -> Failure {
 
 /// Forwards standard input as the window permits, until its end.
 pub fn give_input(speaker: &Mutex<Speaker>, room: &Room) -> std::result::Result<(), ClientError> {
+    give_until(speaker, room, |_| None)?;
+    lock(speaker).say(&ExecLine::InputEnd)
+}
+
+/// Forwards standard input as the window permits, until its end, or up to the byte that `find` returns the place of.
+pub fn give_until(
+    speaker: &Mutex<Speaker>,
+    room: &Room,
+    find: impl Fn(&[u8]) -> Option<usize>,
+) -> std::result::Result<End, ClientError> {
     let (mut piece, mut given) = (vec![0; PIECE], 0);
     loop {
         let most = room.after(given).min(PIECE);
-        match io::stdin().lock().read(&mut piece[..most]) {
-            Ok(length @ 1..) => {
-                given += length as u64;
-                lock(speaker).say(&ExecLine::Input(Bytes(piece[..length].to_vec())))?;
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Ok(0) | Err(_) => return lock(speaker).say(&ExecLine::InputEnd),
+        let length = match io::stdin().lock().read(&mut piece[..most]) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Ok(0) | Err(_) => return Ok(End::OfInput),
+            Ok(length) => length,
+        };
+        let found = find(&piece[..length]);
+        let length = found.unwrap_or(length);
+        if length > 0 {
+            given += length as u64;
+            lock(speaker).say(&ExecLine::Input(Bytes(piece[..length].to_vec())))?;
+        }
+        if found.is_some() {
+            return Ok(End::Found);
         }
     }
+}
+
+/// Why forwarding has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// There is no more input.
+    OfInput,
+    /// The wanted byte has come.
+    Found,
 }
 
 /// Flow control: input that may be in flight.

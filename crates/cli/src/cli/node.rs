@@ -89,6 +89,7 @@ impl Arguments {
             state: self.state.join("machines"),
             bridge: self.bridge.clone(),
             overlay: Some(Arc::new(nics.clone())),
+            tools: library::folder().ok(),
             init: init_command()?,
         };
         let config = Config {

@@ -2,6 +2,7 @@
 
 mod container;
 mod machine;
+mod seed;
 
 use std::collections::BTreeMap;
 use std::env;
@@ -31,8 +32,8 @@ use crate::{WRONG_USAGE, interrupt, library, output};
 /// its exit code is returned; 127 means that the program was not found, and 126 that it is not executable.
 /// Without `--stdin`, standard input is `/dev/null`.
 ///
-/// Ctrl-C ends the instance (with SIGKILL), as do SIGTERM, a closed terminal and a closed output; a second Ctrl-C
-/// returns at once. If the coordinator fails, the program continues to run, and its output is copied when the
+/// Ctrl-C ends the instance as `transhume kill` does, as do SIGTERM, a closed terminal and a closed output; a second
+/// Ctrl-C returns at once. If the coordinator fails, the program continues to run, and its output is copied when the
 /// coordinator is back; its standard input ends.
 #[derive(Args)]
 #[command(override_usage = "transhume run [OPTIONS] -- <CMD>...\n       transhume run --vm [OPTIONS]")]
@@ -99,6 +100,10 @@ impl Arguments {
             Event::NotStarted { code, failure } => return Err(Failure::from(failure).with_code(code)),
             event => return Err(unexpected(&event)),
         };
+        if let Some(path) = &instance.vnc {
+            let host = &instance.host;
+            eprintln!("display: `ssh -L 5900:{path} root@{host}`, then a VNC viewer at localhost:5900");
+        }
         match errand {
             Some(errand) => {
                 if stdin {
@@ -262,7 +267,7 @@ fn lock(stage: &Mutex<Stage>) -> MutexGuard<'_, Stage> {
 /// Ends the instance, as soon as its host can be reached. The connection that follows its output reports the end.
 fn end(socket: &Path, name: &str) {
     const AGAIN: Duration = Duration::from_secs(1);
-    let kill = Request::Kill { name: name.to_owned() };
+    let kill = Request::Kill { name: name.to_owned(), grace_s: None };
     let mut said = None;
     loop {
         match lasting::ask(socket, &kill, &format!("to end `{name}`; press Ctrl-C again to leave it running"))

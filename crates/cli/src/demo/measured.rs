@@ -1,6 +1,8 @@
 //! The measurements of a move.
 
-use api::MoveReport;
+use std::time::Duration;
+
+use api::{MoveReport, Phase};
 use serde::Serialize;
 
 /// A move and its measurements.
@@ -17,4 +19,26 @@ pub struct MeasuredMove {
     pub probe_lost: u64,
     /// The longest time without a completion of verbs-check, in microseconds.
     pub workload_us: u64,
+    /// More, of a virtual machine.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<MachineFigures>,
+}
+
+/// The figures of a virtual machine's move, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct MachineFigures {
+    /// The time in which the guest's processors did not run.
+    pub pause_us: u64,
+    /// How much longer than that the prober had no answer.
+    pub gap_us: u64,
+    /// The longest time that a request took during the move.
+    pub request_us: u64,
+}
+
+/// The time in which the guest's processors did not run, since the begin of the move: the engine stops the guest when the dump begins,
+/// and it runs again when the engine has released it.
+pub fn pause(report: &MoveReport) -> Option<(Duration, Duration)> {
+    let begin = |phase| report.phases.iter().find(|time| time.phase == phase).map(|time| time.at_us);
+    let released = begin(Phase::Resume)? + report.engine.release_us;
+    Some((Duration::from_micros(begin(Phase::Dump)?), Duration::from_micros(released)))
 }

@@ -3,8 +3,8 @@
 use api::{MoveReport, Phase};
 use serde::Serialize;
 
-use super::measured::MeasuredMove;
-use super::traffic::{GAVE_UP, Verdict};
+use super::measured::{MachineFigures, MeasuredMove};
+use super::traffic::{GAVE_UP, Known, Verdict};
 use crate::failure::Result;
 use crate::figures::milliseconds;
 use crate::{output, table};
@@ -17,13 +17,26 @@ pub struct Summary {
     verdicts: Vec<Verdict>,
     /// How often ib_write_bw failed to calibrate its clock and was restarted.
     write_restarts: u32,
+    /// More, if a virtual machine has travelled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    machine: Option<MachineResult>,
+}
+
+/// What was checked of a virtual machine besides the RDMA traffic. The demo fails before the report if anything of it was lost.
+#[derive(Serialize)]
+pub struct MachineResult {
+    /// The requests over one connection, each answered once.
+    pub replies: u64,
+    /// The blocks of the disk that were read as they had been written, in fio's words.
+    pub disk: Option<String>,
 }
 
 impl Summary {
-    /// The result of these moves with these verdicts.
-    pub fn new(moves: Vec<MeasuredMove>, verdicts: Vec<Verdict>, write_restarts: u32) -> Self {
+    /// The result of these moves, after the end of the traffic.
+    pub fn new(moves: Vec<MeasuredMove>, known: &Known, machine: Option<MachineResult>) -> Self {
+        let verdicts = known.verdicts.clone();
         let ok = verdicts.len() == 2 && verdicts.iter().all(|verdict| verdict.ok);
-        Self { ok, moves, verdicts, write_restarts }
+        Self { ok, moves, verdicts, write_restarts: known.write_restarts, machine }
     }
 
     /// Whether nothing was lost, duplicated, reordered or corrupted.
@@ -41,11 +54,30 @@ impl Summary {
     }
 
     fn blackouts(&self) -> String {
+        if self.machine.is_some() {
+            return self.pauses();
+        }
         let titles = ["MOVE", "PATH AFTERWARDS", "PROBER", "WORKLOAD", "NODES", "NETWORK PART"];
         let rows: Vec<_> = self.moves.iter().map(blackout_row).collect();
         format!(
             "Blackout as measured by an external prober, the workload and the nodes:\n\n{}",
             table::render(titles, &rows)
+        )
+    }
+
+    fn pauses(&self) -> String {
+        let titles = [
+            "MOVE",
+            "VCPU PAUSE",
+            "NETWORK GAP BEYOND IT",
+            "LONGEST GAP",
+            "SLOWEST REQUEST",
+            "RDMA WORKLOAD",
+        ];
+        let rows: Vec<_> = self.moves.iter().filter_map(pause_row).collect();
+        let table = table::render(titles, &rows);
+        format!(
+            "The pause as measured by the nodes, all else by an external prober, a client and the workload, during the whole move:\n\n{table}"
         )
     }
 
@@ -68,7 +100,14 @@ impl Summary {
         } else {
             wrong.join("; ")
         };
-        format!("{completions} completions checked, {} MiB verified: {verdict}\n", bytes >> 20)
+        let machine = self.machine.as_ref().map_or_else(String::new, |machine| {
+            let disk = machine.disk.as_deref().unwrap_or("nothing");
+            format!(
+                "{} requests answered over one connection, {disk} of the disk verified, ",
+                machine.replies
+            )
+        });
+        format!("{machine}{completions} completions checked, {} MiB verified: {verdict}\n", bytes >> 20)
     }
 
     fn restarts(&self) -> String {
@@ -91,6 +130,13 @@ fn blackout_row(seen: &MeasuredMove) -> [String; 6] {
         milliseconds(seen.report.blackout_us),
         milliseconds(seen.report.network.total_us()),
     ]
+}
+
+fn pause_row(seen: &MeasuredMove) -> Option<[String; 6]> {
+    let MachineFigures { pause_us, gap_us, request_us } = seen.machine?;
+    let times = [pause_us, gap_us, seen.probe_us, request_us, seen.workload_us].map(milliseconds);
+    let [pause, gap, longest, request, workload] = times;
+    Some([name(&seen.report), pause, gap, longest, request, workload])
 }
 
 fn phase_row(seen: &MeasuredMove) -> [String; 10] {

@@ -20,6 +20,43 @@ pub const GAVE_UP: &str = "Correlation coefficient";
 /// The traveller's script prints this if its ib_write_bw has ended for another reason.
 pub const WRITE_ENDED: &str = "ib_write_bw has ended";
 
+/// The message with which iperf3 ends when it is told to. It has others for a connection that fails.
+const STREAM_STOPPED: &str = "iperf3: interrupt";
+
+/// How iperf3 reports any error.
+const STREAM_FAILED: &str = "iperf3: error";
+
+/// The guest of the demo prints this, followed by a code, when its fio has ended.
+const DISK_ENDED: &str = "fio has ended with ";
+
+/// The program whose throughput is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stream {
+    /// ib_write_bw, which travels as verbs-check's client does.
+    #[default]
+    WriteBandwidth,
+    /// iperf3, whose client stays as verbs-check's does.
+    Iperf,
+}
+
+impl Stream {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::WriteBandwidth => "ib_write_bw",
+            Self::Iperf => "iperf3",
+        }
+    }
+
+    /// The end of its client, and of verbs-check's.
+    fn clients(self) -> End {
+        match self {
+            Self::WriteBandwidth => End::Traveller,
+            Self::Iperf => End::Home,
+        }
+    }
+}
+
 /// The two instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
@@ -82,11 +119,19 @@ pub struct Known {
     pub check_listens: bool,
     /// ib_write_bw's server listens.
     pub write_listens: bool,
-    /// Averages of ib_write_bw over a second each, in MiB/s.
-    pub write_rates: Vec<f64>,
+    /// The program whose throughput is shown.
+    pub stream: Stream,
+    /// Its averages over a second each, in MiB/s.
+    pub rates: Vec<f64>,
+    /// iperf3 has ended because it was told to, and not because its connection had failed.
+    pub stream_was_stopped: bool,
+    /// fio has ended, and every block that it has read was as it had written it.
+    pub disk_was_verified: bool,
+    /// What fio says about the blocks that it has read.
+    pub disk_said: Option<String>,
     /// How often ib_write_bw failed to calibrate its clock and was restarted.
     pub write_restarts: u32,
-    /// Reports of the traveller's verbs-check.
+    /// Reports of verbs-check's client.
     pub intervals: Vec<Interval>,
     /// The verdicts of both ends, in the order of their arrival.
     pub verdicts: Vec<Verdict>,
@@ -99,6 +144,11 @@ pub struct Known {
 pub struct Traffic(Arc<(Mutex<Known>, Condvar)>);
 
 impl Traffic {
+    /// No output yet.
+    pub fn new(stream: Stream) -> Self {
+        Self(Arc::new((Mutex::new(Known { stream, ..Known::default() }), Condvar::new())))
+    }
+
     /// The current state.
     pub fn known(&self) -> MutexGuard<'_, Known> {
         self.0.0.lock().expect("no thread panics while it holds the lock")
@@ -154,16 +204,23 @@ impl Traffic {
 
 impl Known {
     fn take_line(&mut self, end: End, line: &str) {
-        let event = serde_json::from_str(line);
+        // On a console, a prompt may be before it.
+        let object = line.find('{').map_or("", |begin| &line[begin..]);
+        let event = serde_json::from_str(object);
         if !matches!(event, Ok(CheckLine::Interval(_))) {
             self.keep_in_tail(end, line);
         }
         match event {
             Ok(CheckLine::Listening) => self.check_listens = true,
-            Ok(CheckLine::Interval(interval)) if end == End::Traveller => keep(&mut self.intervals, interval),
+            Ok(CheckLine::Interval(interval)) if end == self.stream.clients() => {
+                keep(&mut self.intervals, interval);
+            }
             Ok(CheckLine::Interval(_)) => {}
             Ok(CheckLine::Result(verdict)) => self.take_verdict(verdict),
-            Err(_) => self.take_perftest(end, line),
+            Err(_) => match self.stream {
+                Stream::WriteBandwidth => self.take_perftest(end, line),
+                Stream::Iperf => self.take_machine(line),
+            },
         }
     }
 
@@ -195,7 +252,25 @@ impl Known {
         } else if line == WRITE_ENDED {
             self.failed.get_or_insert_with(|| line.to_owned());
         } else if let Some(rate) = average_rate(line) {
-            keep(&mut self.write_rates, rate);
+            keep(&mut self.rates, rate);
+        }
+    }
+
+    /// A line of the machine's console, or of its peer's iperf3.
+    fn take_machine(&mut self, line: &str) {
+        if line.starts_with(STREAM_STOPPED) {
+            self.stream_was_stopped = true;
+        } else if line.starts_with(STREAM_FAILED) {
+            self.failed.get_or_insert_with(|| line.to_owned());
+        } else if let Some((_, code)) = line.split_once(DISK_ENDED) {
+            self.disk_was_verified = code == "0";
+            if code != "0" {
+                self.failed.get_or_insert_with(|| format!("fio failed with code {code}"));
+            }
+        } else if let Some((_, read)) = line.split_once("READ: ") {
+            self.disk_said = read.split(", ").find_map(|part| part.strip_prefix("io=")).map(str::to_owned);
+        } else if let Some(rate) = stream_rate(line) {
+            keep(&mut self.rates, rate);
         }
     }
 
@@ -222,6 +297,14 @@ fn average_rate(line: &str) -> Option<f64> {
     }
 }
 
+/// The rate in a line of iperf3 for an interval, and none in its sums.
+fn stream_rate(line: &str) -> Option<f64> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let is_sum = words.last().is_some_and(|last| matches!(*last, "sender" | "receiver"));
+    let unit = words.iter().position(|word| *word == "MBytes/sec").filter(|_| !is_sum)?;
+    words.get(unit.checked_sub(1)?)?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -245,7 +328,7 @@ mod tests {
         traffic.take_text(End::Traveller, written, &mut rest);
         let known = traffic.known();
         assert!(known.check_listens && known.write_listens);
-        assert_eq!(known.write_rates, [262.48]);
+        assert_eq!(known.rates, [262.48]);
         assert_eq!((known.intervals[0].counts.bytes, known.intervals[0].gap_micros), (4, 600));
         assert!(known.verdicts[0].ok);
     }
@@ -264,5 +347,25 @@ mod tests {
         let failure = traffic.known().failure("traffic").to_string();
         assert!(failure.contains("no sign of traffic: ib_write_bw has ended"), "{failure}");
         assert!(failure.contains("Completion with error"), "{failure}");
+    }
+
+    #[test]
+    fn the_programs_of_a_machine_report_rates_and_how_they_ended() {
+        let traffic = Traffic::new(Stream::Iperf);
+        let mut rest = String::new();
+        let home = "[  5]   0.00-1.00   sec   512 KBytes  0.50 MBytes/sec    0    1.12 MBytes\n\
+                    iperf3: interrupt - the client has terminated\n\
+                    [  5]   0.00-3.50   sec  3.38 MBytes  0.96 MBytes/sec    0             sender\n";
+        traffic.take_text(End::Home, home, &mut rest);
+        let console = "root@guest:~# {\"event\":\"listening\",\"address\":\"x\"}\r\n\
+                       READ: bw=1024KiB/s (1049kB/s), 1024KiB/s-1024KiB/s, io=10.0MiB (10.5MB), run=1-1msec\r\n\
+                       fio has ended with 0\r\n";
+        traffic.take_text(End::Traveller, console, &mut rest);
+        let known = traffic.known();
+        assert_eq!((&known.rates[..], known.disk_said.as_deref()), (&[0.5][..], Some("10.0MiB (10.5MB)")));
+        assert!(known.stream_was_stopped && known.disk_was_verified && known.check_listens);
+        drop(known);
+        traffic.take_text(End::Traveller, "fio has ended with 1\n", &mut rest);
+        assert!(traffic.known().failure("fio").to_string().contains("fio failed with code 1"));
     }
 }

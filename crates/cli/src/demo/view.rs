@@ -107,12 +107,20 @@ impl View {
             host.clone_into(&mut state.host);
         }
         let rate = self.state().rate();
-        self.say(&format!(
-            "`{TRAVELLER}` runs on {host}: blackout {} for the prober, {} for the workload; now {}, {rate}",
-            milliseconds(seen.probe_us),
-            milliseconds(seen.workload_us),
-            seen.path,
-        ));
+        let figures = match &seen.machine {
+            None => format!(
+                "blackout {} for the prober, {} for the workload; now {}",
+                milliseconds(seen.probe_us),
+                milliseconds(seen.workload_us),
+                seen.path
+            ),
+            Some(machine) => format!(
+                "its processors paused for {}, and the network for {} more",
+                milliseconds(machine.pause_us),
+                milliseconds(machine.gap_us)
+            ),
+        };
+        self.say(&format!("`{TRAVELLER}` runs on {host}: {figures}, {rate}"));
     }
 
     /// Stops drawing; the last picture stays.
@@ -159,8 +167,8 @@ impl State {
 
     fn rate(&self) -> String {
         let traffic = self.traffic.as_ref().map(Traffic::known);
-        let rate = traffic.and_then(|known| known.write_rates.last().copied());
-        rate.map_or_else(|| "no traffic yet".into(), |rate| format!("ib_write_bw at {rate:.0} MiB/s"))
+        let rate = traffic.and_then(|known| known.rates.last().map(|rate| (known.stream.name(), *rate)));
+        rate.map_or_else(|| "no traffic yet".into(), |(name, rate)| format!("{name} at {rate:.0} MiB/s"))
     }
 
     fn draw(&mut self) -> Result<()> {
@@ -204,7 +212,7 @@ impl State {
 fn graphs(known: &Known) -> String {
     let checked: Vec<f64> =
         known.intervals.iter().map(|interval| mebibytes(interval.counts.bytes) * 4.0).collect();
-    graph("ib_write_bw", &known.write_rates) + &graph("verbs-check", &checked) + "\n"
+    graph(known.stream.name(), &known.rates) + &graph("verbs-check", &checked) + "\n"
 }
 
 fn graph(name: &str, rates: &[f64]) -> String {

@@ -42,9 +42,9 @@ pub use report::{
     Phase, PhaseTime, PlannedMove, Stayed,
 };
 pub use request::{
-    Boot, CheckpointRequest, Container, ContainerImage, Disk, DrainRequest, ExecLine, ExecRequest, Host,
-    INPUT_WINDOW, Instance, MAX_PARALLEL, MoveGroupRequest, MoveRequest, Request, RestoreRequest, RunRequest,
-    State, Vm,
+    Accelerator, Boot, CheckpointRequest, Container, ContainerImage, Disk, DrainRequest, ExecLine,
+    ExecRequest, Host, INPUT_WINDOW, Instance, MAX_PARALLEL, MachineSupport, MoveGroupRequest, MoveRequest,
+    Request, RestoreRequest, RunRequest, Seed, State, Vm,
 };
 pub use words::in_words;
 

@@ -105,6 +105,9 @@ pub enum Request {
     Kill {
         /// The instance.
         name: String,
+        /// How long a virtual machine may take to power down before it is killed, in seconds; the default is that of its host.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        grace_s: Option<u64>,
     },
 }
 
@@ -162,15 +165,45 @@ pub struct Vm {
     /// Its machine type; the default is that of the first host's emulator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
-    /// Its CPU model; the default is one that every emulator has.
+    /// Its CPU model; the default is one that every host of its accelerator has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_model: Option<String>,
+    /// How its processors are executed; the default is KVM where the first host has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accelerator: Option<Accelerator>,
     /// The kernel that it boots. Without one it boots its first disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot: Option<Boot>,
     /// Its disks, in order.
     #[serde(default)]
     pub disks: Vec<Disk>,
+    /// Whether it has a display, which its host offers by VNC.
+    #[serde(default)]
+    pub vnc: bool,
+    /// Its seed disk, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<Seed>,
+}
+
+/// How the processors of a virtual machine are executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Accelerator {
+    /// By the host's processors.
+    Kvm,
+    /// By translation of their instructions.
+    Tcg,
+}
+
+/// The read-only disk of a virtual machine with tools for its guest and data for cloud-init.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seed {
+    /// Whether it has the agent and the RDMA libraries.
+    #[serde(default)]
+    pub tools: bool,
+    /// The user's data for cloud-init.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_data: Option<String>,
 }
 
 /// A kernel that a virtual machine boots without a boot loader.
@@ -270,6 +303,10 @@ pub struct ExecRequest {
     /// instance. It ends with the connection.
     #[serde(default)]
     pub for_own: bool,
+    /// The same for a virtual machine, whose standard input is its serial console: one client after the other may be attached, and the
+    /// console does not end with the connection.
+    #[serde(default)]
+    pub console: bool,
 }
 
 /// Lines of the client after [`Request::Exec`]. When the client closes the connection, the command gets SIGHUP.
@@ -376,6 +413,9 @@ pub struct Instance {
     pub state: State,
     /// The program and its arguments.
     pub command: Vec<String>,
+    /// The Unix socket on its host at which a virtual machine's display is offered by VNC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vnc: Option<String>,
 }
 
 /// The state of an instance.
@@ -425,4 +465,23 @@ pub struct Host {
     pub draining: bool,
     /// How many instances it has.
     pub instances: u32,
+    /// How it runs virtual machines, once its node knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machines: Option<MachineSupport>,
+}
+
+/// How a host runs virtual machines.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MachineSupport {
+    /// Its emulator with the version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub emulator: Option<String>,
+    /// How machines are executed there by default; nothing without an emulator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accelerator: Option<Accelerator>,
+    /// Why there is no emulator, or no KVM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The folder with the socket `NAME.vnc` of each machine with a display.
+    pub displays: String,
 }

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use api::{Event, ExecLine, ExecRequest, Failure, MAX_LINE};
 use fabric::Vid;
-use fabric::session::{MAX_SESSIONS, Order, SessionId, ToSession, Word};
-use instance::{Blueprint, Workload};
+use fabric::session::{MAX_SESSIONS, Order, Server, SessionId, ToSession, Word};
+use instance::{Blueprint, Kind, Workload};
 use moves::HostName;
 use moves::journal::{Instance, Record};
 use rpc::Outbox;
@@ -60,6 +60,8 @@ impl Sessions {
 /// A session with the notification of its changes.
 struct Open {
     vid: Vid,
+    /// Who serves it.
+    server: Server,
     session: Mutex<Session>,
     for_client: Notify,
     for_instance: Notify,
@@ -93,7 +95,7 @@ pub async fn exec(
         Ok(begun) => begun,
         Err(failure) => return client.say(&Event::Failed(failure)).await,
     };
-    let _left_at_the_end = Leaving { cluster, id, vid: open.vid };
+    let _left_at_the_end = Leaving { cluster, id, vid: open.vid, server: open.server };
     let (reader, writer) = client.parts();
     tokio::select! {
         told = tell_client(&open, writer) => told,
@@ -107,6 +109,9 @@ fn begin(state: &mut State, request: ExecRequest, user: User) -> Result<(Session
     let name = &request.name;
     let (vid, host) = match state.find(name) {
         Some((_, instance)) if !may_exec(instance, &request, user) => return Err(failure::not_allowed(name)),
+        Some((_, instance)) if request.console && kind(instance) != Some(Kind::Vm) => {
+            return Err(failure::no_console(name));
+        }
         Some((vid, instance)) => (vid, instance.host.clone()),
         None if state.get::<Lifecycle>().has_ended(name) => return Err(failure::ended(name)),
         None => return Err(failure::no_instance(name)),
@@ -116,9 +121,10 @@ fn begin(state: &mut State, request: ExecRequest, user: User) -> Result<(Session
         return Err(failure::too_many_sessions(name));
     }
     let session = Session::new(name, order(&request)?);
+    let server = if request.console { Server::Console } else { Server::Commands };
     let id = new_id()?;
     let (for_client, for_instance) = (Notify::new(), Notify::new());
-    let open = Arc::new(Open { vid, session: Mutex::new(session), for_client, for_instance });
+    let open = Arc::new(Open { vid, server, session: Mutex::new(session), for_client, for_instance });
     state.get_mut::<Sessions>().0.insert(id, open.clone());
     Ok((id, open))
 }
@@ -134,6 +140,10 @@ fn may_exec(instance: &Instance, request: &ExecRequest, user: User) -> bool {
     user.user == 0 || request.user.is_none() && is_own()
 }
 
+fn kind(instance: &Instance) -> Option<Kind> {
+    Blueprint::decode(&instance.spec).ok().map(|blueprint| blueprint.spec.workload.kind())
+}
+
 /// A session number that is unique, also among sessions of previous coordinators.
 fn new_id() -> Result<SessionId, Failure> {
     let mut bytes = [0; 8];
@@ -144,7 +154,7 @@ fn new_id() -> Result<SessionId, Failure> {
 }
 
 fn order(request: &ExecRequest) -> Result<Order, Failure> {
-    if request.for_own {
+    if request.for_own || request.console {
         return Ok(Order { input: true, for_own: true, ..Order::default() });
     }
     let ExecRequest { command, environment, directory, user, input, terminal, .. } = request.clone();
@@ -152,7 +162,7 @@ fn order(request: &ExecRequest) -> Result<Order, Failure> {
         return Err(failure::no_command());
     }
     let input = input || terminal.is_some();
-    let order = Order { command, environment, directory, user, input, terminal, for_own: false };
+    let order = Order { command, environment, directory, user, input, terminal, ..Order::default() };
     let words = order.command.iter().chain(order.environment.iter().flat_map(|(name, value)| [name, value]));
     if words.chain(&order.directory).any(|word| word.contains('\0')) {
         return Err(failure::with_a_zero());
@@ -165,18 +175,20 @@ struct Leaving<'a> {
     cluster: &'a Cluster,
     id: SessionId,
     vid: Vid,
+    server: Server,
 }
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
-        let (vid, id) = (self.vid, self.id);
-        self.cluster.post(Leave { vid, id });
+        let (vid, server, id) = (self.vid, self.server, self.id);
+        self.cluster.post(Leave { vid, server, id });
     }
 }
 
 /// The end of a session whose client has gone away.
 struct Leave {
     vid: Vid,
+    server: Server,
     id: SessionId,
 }
 
@@ -186,13 +198,13 @@ impl Command for Leave {
     async fn run(self, owner: &mut Owner) {
         owner.edit(|state| state.get_mut::<Sessions>().0.remove(&self.id));
         // If the instance cannot be reached now, it announces the session when it reconnects.
-        leave(&owner.view(), self.vid, self.id);
+        leave(&owner.view(), self.vid, self.server, self.id);
     }
 }
 
-fn leave(state: &State, vid: Vid, id: SessionId) {
+fn leave(state: &State, vid: Vid, server: Server, id: SessionId) {
     if let Some(outbox) = way_to(state, vid) {
-        let _ = outbox.send(&FromCoordinator::Session { vid, id, message: ToSession::Leave });
+        let _ = outbox.send(&FromCoordinator::Session { vid, server, id, message: ToSession::Leave });
     }
 }
 
@@ -253,7 +265,8 @@ async fn tell_instance(cluster: &Cluster, open: &Open, id: SessionId) -> io::Res
         };
         let way = way_to(&cluster.view(), open.vid);
         if let Some(outbox) = way {
-            let _ = outbox.send_in_turn(&FromCoordinator::Session { vid: open.vid, id, message }).await;
+            let message = FromCoordinator::Session { vid: open.vid, server: open.server, id, message };
+            let _ = outbox.send_in_turn(&message).await;
         }
     }
 }
@@ -271,22 +284,24 @@ async fn limit_start(cluster: &Cluster, open: &Open) -> io::Result<()> {
 }
 
 /// Handles a session message of an instance, if the instance is on `host`.
-pub fn heard(state: &State, host: &HostName, vid: Vid, word: Word) {
+pub fn heard(state: &State, host: &HostName, vid: Vid, server: Server, word: Word) {
     let is_there = state.snapshot().instances.get(&vid).is_some_and(|instance| instance.host == *host);
     match word {
         _ if !is_there => {}
         Word::One(id, message) => {
-            if let Some(open) = state.get::<Sessions>().0.get(&id).filter(|open| open.vid == vid) {
+            if let Some(open) =
+                state.get::<Sessions>().0.get(&id).filter(|open| open.vid == vid && open.server == server)
+            {
                 open.change(|session| session.hear(message));
             }
         }
         Word::All(states) => {
-            for (id, open) in state.get::<Sessions>().of(vid) {
+            for (id, open) in state.get::<Sessions>().of(vid).filter(|(_, open)| open.server == server) {
                 let state = states.iter().find(|(known, _)| known == id).map(|(_, state)| *state);
                 open.change(|session| session.go_on(state));
             }
             let is_left = |id: &SessionId| !state.get::<Sessions>().0.contains_key(id);
-            states.iter().map(|(id, _)| *id).filter(is_left).for_each(|id| leave(state, vid, id));
+            states.iter().map(|(id, _)| *id).filter(is_left).for_each(|id| leave(state, vid, server, id));
         }
     }
 }
@@ -332,8 +347,7 @@ mod tests {
             directory: None,
             user,
             input: false,
-            terminal: None,
-            for_own: false,
+            ..ExecRequest::default()
         };
         let (root, somebody) = (User { user: 0, group: 0 }, User { user: 7, group: 7 });
         assert!(may_exec(&instance(7, false), &request(Some((0, 0))), root));

@@ -66,6 +66,14 @@ pub fn not_allowed(name: &str) -> Failure {
     )
 }
 
+/// Only virtual machines have a console.
+pub fn no_console(name: &str) -> Failure {
+    let help = format!(
+        "read its output with `transhume logs {name}`, or run a command beside it with `transhume exec`"
+    );
+    Failure::new(format!("`{name}` is no virtual machine, and has no console"), help)
+}
+
 pub fn too_many_sessions(name: &str) -> Failure {
     Failure::new(
         format!("`{name}` already runs {MAX_SESSIONS} commands of `transhume exec`, the maximum"),

@@ -41,6 +41,7 @@ pub fn list(state: &State) -> Vec<api::Host> {
         drained: state.get::<Drains>().contains(name),
         draining: state.get::<Drains>().is_draining(name),
         instances: state.instances_on(name),
+        machines: state.links().machines(name).cloned(),
     };
     known(state).iter().map(describe).collect()
 }

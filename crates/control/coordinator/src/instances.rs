@@ -7,8 +7,8 @@ use api::{DEFAULT_MTU, Event, Failure, RunRequest};
 use fabric::network::mac_of;
 use fabric::{Epoch, NetworkKind, Vid};
 use instance::{
-    Blueprint, Boot, Container, ContainerImage, Disk, InstanceName, InstanceSpec, Network, Program, Root,
-    VmSpec, Workload, container,
+    Accelerator, Blueprint, Boot, Container, ContainerImage, Disk, InstanceName, InstanceSpec, Network,
+    Program, Root, Seed, VmSpec, Workload, container,
 };
 use moves::journal::{Exit, Instance};
 use moves::placement::Placement;
@@ -176,7 +176,11 @@ fn machine(vm: api::Vm, user: User) -> Result<Workload, Failure> {
     if user.user != 0 {
         return Err(Failure::new("only root may run a virtual machine", "run this with sudo"));
     }
-    let api::Vm { cpus, memory_bytes, machine, cpu_model, boot, disks } = vm;
+    let api::Vm { cpus, memory_bytes, machine, cpu_model, accelerator, boot, disks, vnc, seed } = vm;
+    let seed = seed.map(|api::Seed { tools, user_data }| Seed { tools, user_data });
+    if let Some(seed) = &seed {
+        seed.validate().map_err(|why| Failure::new(why.what, why.remedy))?;
+    }
     if boot.is_none() && disks.is_empty() {
         let help = "pass `--kernel` or `--disk`";
         return Err(Failure::new("the virtual machine has neither a kernel nor a disk to boot from", help));
@@ -187,7 +191,12 @@ fn machine(vm: api::Vm, user: User) -> Result<Workload, Failure> {
         initrd: initrd.map(PathBuf::from),
         append,
     });
-    Ok(Workload::Vm(VmSpec { cpus, memory: memory_bytes, machine, cpu_model, boot, disks: disks.collect() }))
+    let accelerator = accelerator.map(|wanted| match wanted {
+        api::Accelerator::Kvm => Accelerator::Kvm,
+        api::Accelerator::Tcg => Accelerator::Tcg,
+    });
+    let (memory, disks) = (memory_bytes, disks.collect());
+    Ok(Workload::Vm(VmSpec { cpus, memory, machine, cpu_model, accelerator, boot, disks, vnc, seed }))
 }
 
 /// The image of a container.
@@ -232,7 +241,16 @@ pub fn describe(state: &State, vid: Vid, instance: &Instance) -> api::Instance {
         _ => api::State::Running,
     };
     let cools_down_for_s = cooling::cools_down_for(state, vid);
-    api::Instance { cools_down_for_s, ..with_state(vid, instance, how) }
+    let vnc = display(state, instance);
+    api::Instance { cools_down_for_s, vnc, ..with_state(vid, instance, how) }
+}
+
+/// The socket of a virtual machine's display on its host, if it has one.
+fn display(state: &State, instance: &Instance) -> Option<String> {
+    let spec = Blueprint::decode(&instance.spec).ok()?.spec;
+    let folder = &state.links().machines(&instance.host)?.displays;
+    let path = |vm: &VmSpec| vm.vnc.then(|| format!("{folder}/{}.vnc", instance.name));
+    if let Workload::Vm(vm) = &spec.workload { path(vm) } else { None }
 }
 
 /// Describes an ended instance to the user.
@@ -263,6 +281,7 @@ fn with_state(vid: Vid, instance: &Instance, state: api::State) -> api::Instance
         state,
         network: spec.as_ref().map(|spec| spec.network_kind).unwrap_or_default(),
         command: program.map(|program| program.command.clone()).unwrap_or_default(),
+        vnc: None,
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use api::Occurrence;
 use fabric::Vid;
-use fabric::session::Word;
+use fabric::session::{Server, Word};
 use moves::HostName;
 use moves::coordinator::Input;
 use moves::journal::Exit;
@@ -326,8 +326,12 @@ async fn listen(
             FromNode::OutOfMemory { vid, processes, limit } => {
                 note_shortage(&cluster.view(), host, vid, (processes, limit));
             }
+            FromNode::Machines(support) => {
+                let host = host.clone();
+                cluster.edit(move |state| state.note_machines(host, support)).await;
+            }
             FromNode::Net(message) => network::heard::take(cluster, host, message).await,
-            FromNode::Sessions { vid, word } => sessions_say(cluster, host, link, vid, word),
+            FromNode::Sessions { vid, server, word } => sessions_say(cluster, host, link, vid, server, word),
             FromNode::Directory { process, number, request } => {
                 directory::ask(cluster, host, process, number, request).await;
             }
@@ -349,10 +353,10 @@ fn is_present(state: &State, host: &HostName, link: &NodeLink) -> bool {
     state.links().get(host).is_some_and(|present| present.serial == link.serial)
 }
 
-fn sessions_say(cluster: &Cluster, host: &HostName, link: &NodeLink, vid: Vid, word: Word) {
+fn sessions_say(cluster: &Cluster, host: &HostName, link: &NodeLink, vid: Vid, server: Server, word: Word) {
     let state = cluster.view();
     if is_present(&state, host, link) && word.is_within_limits() {
-        exec::heard(&state, host, vid, word);
+        exec::heard(&state, host, vid, server, word);
     }
 }
 

@@ -53,7 +53,7 @@ pub async fn fulfil(
         }
         Request::Exec(request) => return exec::exec(cluster, request, user, client).await,
         Request::Wait { name } => wait(cluster, &name, client).await,
-        Request::Kill { name } => return ending::kill(cluster, &name, client).await,
+        Request::Kill { name, grace_s } => return ending::kill(cluster, &name, grace_s, client).await,
     };
     client.say(&last.unwrap_or_else(Event::Failed)).await
 }

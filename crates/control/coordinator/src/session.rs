@@ -21,6 +21,8 @@ pub struct Session {
     order: Order,
     /// The instance has confirmed the order.
     is_known: bool,
+    /// The first process that knew it has stayed behind in a move.
+    is_parted: bool,
     open_due: bool,
     input: Sending,
     input_ended: bool,
@@ -56,6 +58,7 @@ impl Session {
             name: name.to_owned(),
             order,
             is_known: false,
+            is_parted: false,
             open_due: true,
             input: Sending::default(),
             input_ended: false,
@@ -120,7 +123,14 @@ impl Session {
     pub fn hear(&mut self, message: FromSession) {
         self.is_known = true;
         match message {
-            FromSession::State(state) => self.has_come(state),
+            FromSession::State(state) => {
+                self.is_parted = false;
+                self.has_come(state);
+            }
+            FromSession::Parted(state) => {
+                self.is_parted = self.order.for_own;
+                self.has_come(state);
+            }
             FromSession::Output { stream, offset, bytes } => {
                 let new = self.output[stream as usize].accept(offset, &bytes);
                 if !new.is_empty() {
@@ -135,8 +145,12 @@ impl Session {
     pub fn go_on(&mut self, state: Option<State>) {
         match state {
             Some(state) => {
-                self.is_known = true;
+                (self.is_known, self.is_parted) = (true, false);
                 self.has_come(state);
+            }
+            None if self.is_parted => {
+                self.order.input_from = self.input.taken();
+                self.open_due = true;
             }
             None if self.is_known => self.fail(failure::session_lost(&self.name)),
             None => self.open_due = true,
@@ -272,6 +286,25 @@ mod tests {
         session.go_on(Some(State { input: 0, signals: 2 }));
         assert_eq!(messages(&mut session), [signal(3, 1), end]);
         assert_eq!(session.give(b"x"), Err(TooMuch));
+    }
+
+    #[test]
+    fn a_console_that_has_parted_is_opened_again_from_where_it_was() {
+        let order = Order { for_own: true, input: true, ..Order::default() };
+        let mut session = Session::new("guest", order);
+        session.give(b"abc").unwrap();
+        messages(&mut session);
+        session.hear(FromSession::State(State::default()));
+        session.hear(FromSession::Parted(State { input: 2, signals: 0 }));
+        for _repeated_if_lost in 0..2 {
+            session.go_on(None);
+            let order = Order { input_from: 2, ..session.order.clone() };
+            let input = ToSession::Input { offset: 2, bytes: b"c".into() };
+            assert_eq!(messages(&mut session), [ToSession::Open(order), input]);
+        }
+        session.hear(FromSession::State(State { input: 2, signals: 0 }));
+        session.go_on(None);
+        assert!(events(&mut session).iter().any(|event| matches!(event, Event::Failed(_))));
     }
 
     #[test]

@@ -119,7 +119,8 @@ mod tests {
         statistics.moved(&report(Outcome::RolledBack(why()), false));
         statistics.moved(&report(Outcome::Ended(why()), false));
         let (name, address) = ("h\"1".into(), String::new());
-        let host = Host { name, address, up: true, drained: true, draining: false, instances: 3 };
+        let machines = None;
+        let host = Host { name, address, up: true, drained: true, draining: false, instances: 3, machines };
         let text = statistics.exposition(&[host], 2).unwrap();
         let expected = [
             r#"moves_total{outcome="moved"} 2"#,

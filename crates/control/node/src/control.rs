@@ -124,6 +124,6 @@ impl Control {
         if let Some(request) = self.network.own_device_request() {
             self.agent.uplink().send(&FromNode::Net(request));
         }
-        self.messages.refresh_directory();
+        self.messages.report_again();
     }
 }

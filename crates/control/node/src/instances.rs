@@ -5,7 +5,7 @@
 //! * [`starting`]: starts an instance. [`this_host`]: whether this host can take one. [`starts`]: reports that its command runs.
 //! * [`departing`]: instances whose remains are being removed. [`ended`]: the output of those that have ended. [`output`]: answers
 //!   questions for the output.
-//! * [`guests`]: connects programs in virtual machines to the broker.
+//! * [`guests`]: connects programs in virtual machines to the broker. [`machines`]: reports how this host runs virtual machines.
 //! * [`observer`]: reports of the broker. [`shortage`]: processes that the kernel has killed for lack of memory.
 
 mod departing;
@@ -14,6 +14,7 @@ mod engines;
 mod files;
 mod guests;
 mod live;
+mod machines;
 mod observer;
 mod output;
 mod recovery;

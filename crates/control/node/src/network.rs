@@ -23,6 +23,7 @@ mod nics;
 mod orders;
 mod own;
 mod questions;
+mod redirection;
 mod state;
 #[cfg(test)]
 mod tests;

@@ -91,7 +91,9 @@ impl Device {
                 (NetDeviceKind::Station, None, address, Some(mtu))
             }
             DeviceKind::Proxy { bridge } => (NetDeviceKind::Proxy, Some(bridge), None, None),
-            DeviceKind::Adopted { mtu, .. } => (NetDeviceKind::Station, None, None, Some(mtu)),
+            DeviceKind::Adopted { mtu, .. } | DeviceKind::Redirected { mtu, .. } => {
+                (NetDeviceKind::Station, None, None, Some(mtu))
+            }
         };
         NetDevice {
             name: self.name.clone(),
@@ -99,7 +101,7 @@ impl Device {
             kind,
             bridge,
             netns: self.kind.netns().map(str::to_owned),
-            adopted: matches!(self.kind, DeviceKind::Adopted { .. }),
+            adopted: self.kind.is_adopted(),
             address,
             mtu_bytes,
             failure: None,
@@ -161,24 +163,39 @@ pub enum DeviceKind {
         /// Its MTU in bytes when it was attached.
         mtu: u32,
     },
+    /// A station behind a TAP that another program has open, such as a virtual machine. Its frames are redirected.
+    Redirected {
+        /// The network namespace of the TAP, as in [`Self::Contained`].
+        netns: Option<String>,
+        /// The TAP's MTU in bytes when it was attached.
+        mtu: u32,
+    },
 }
 
-/// A persistent TAP of a host.
+/// A TAP of a host that exists already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FoundTap {
     /// Its MAC.
     pub mac: Mac,
     /// Its MTU, in bytes.
     pub mtu: u32,
+    /// Whether another program has it open.
+    pub is_open: bool,
 }
 
 impl DeviceKind {
+    /// Whether the TAP existed before it was attached, and stays when it is detached.
+    #[must_use]
+    pub fn is_adopted(&self) -> bool {
+        matches!(self, Self::Adopted { .. } | Self::Redirected { .. })
+    }
+
     /// The network namespace of the device, if it is not the node's own.
     #[must_use]
     pub fn netns(&self) -> Option<&str> {
         match self {
             Self::Contained { netns, .. } => Some(netns),
-            Self::Adopted { netns, .. } => netns.as_deref(),
+            Self::Adopted { netns, .. } | Self::Redirected { netns, .. } => netns.as_deref(),
             Self::Station { .. } | Self::Proxy { .. } => None,
         }
     }

@@ -25,7 +25,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use fabric::attach::{LinkRefusal, NotStarted};
 use fabric::link::LinkRequest;
-use fabric::session::{SessionId, ToSession, Word};
+use fabric::session::{Server, SessionId, ToSession, Word};
 use fabric::{Epoch, ProcessId, Vid, directory};
 use instance::{Carried, Chunk, Follower, ImageFile, Region};
 use moves::protocol::{ToCoordinator, ToNode};
@@ -36,7 +36,7 @@ use crate::net;
 use crate::removed::Removed;
 
 /// Incremented when a message changes its meaning or layout.
-pub const VERSION: u16 = 28;
+pub const VERSION: u16 = 29;
 
 /// A reason with its remedy, as the move protocol carries it.
 #[must_use]
@@ -111,10 +111,14 @@ pub enum FromNode {
     },
     /// About the overlay.
     Net(net::FromNode),
+    /// How the host runs virtual machines. Sent for each connection, once the node knows.
+    Machines(api::MachineSupport),
     /// A message of an instance's sessions.
     Sessions {
         /// Which instance's.
         vid: Vid,
+        /// Who serves them.
+        server: Server,
         /// The message.
         word: Word,
     },
@@ -165,6 +169,8 @@ pub enum FromCoordinator {
     Session {
         /// The instance.
         vid: Vid,
+        /// Who serves it.
+        server: Server,
         /// The session.
         id: SessionId,
         /// The message.
@@ -247,6 +253,8 @@ pub enum Question {
     Kill {
         /// Which instance.
         vid: Vid,
+        /// How long it may take to end in an orderly way, in seconds, if its workload can be told to: a virtual machine powers down.
+        grace_s: u64,
     },
     /// The size of a move of an instance.
     Weigh {

@@ -47,7 +47,7 @@ pub const INSTANCE_VARIABLE: &str = "TRANSHUME_INSTANCE";
 pub const CONTAINER_FOLDER: &str = "/.transhume";
 
 /// The protocol version, raised when a message changes its meaning or layout.
-pub const VERSION: u16 = 6;
+pub const VERSION: u16 = 7;
 
 /// The largest message, in bytes.
 pub const MAX_MESSAGE: usize = 64 * 1024;
@@ -64,6 +64,8 @@ pub enum Role {
     Init,
     /// The same process, for sessions: so a slow reader of the command's output does not delay them.
     Sessions,
+    /// The first process of a virtual machine, for sessions at the console. The agent in the machine has the role of sessions.
+    Console,
 }
 
 /// From a process to its node.
@@ -122,7 +124,7 @@ pub enum ToNode {
         /// The request.
         request: Request,
     },
-    /// A message of the sessions ([`Role::Sessions`]).
+    /// A message of the sessions ([`Role::Sessions`], [`Role::Console`]).
     Sessions(Word),
 }
 
@@ -200,14 +202,14 @@ pub enum ToProcess {
     },
     /// The coordinator may have restarted, and lost all values and requests: publish and ask again.
     DirectoryBack,
-    /// For a session ([`Role::Sessions`]).
+    /// For a session ([`Role::Sessions`], [`Role::Console`]).
     Session {
         /// The session.
         id: SessionId,
         /// The message.
         message: ToSession,
     },
-    /// The coordinator may have missed messages of the sessions ([`Role::Sessions`]).
+    /// The coordinator may have missed messages of the sessions ([`Role::Sessions`], [`Role::Console`]).
     SayAgain,
 }
 

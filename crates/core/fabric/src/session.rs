@@ -16,6 +16,9 @@
 //! or the coordinator has a new connection; then both sides resume at the position that the other has received
 //! ([`crate::stream`]). The coordinator repeats an `Open` whose session is missing there, and leaves a session that it does
 //! not know.
+//!
+//! The first process of a virtual machine stays behind in a move. It sends the state of a console in `Parted`; the coordinator opens
+//! the session again, from that state, with the first process at the destination. A session that is missing there without `Parted` fails.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,12 +27,25 @@ use crate::attach::{NotStarted, OutputStream};
 /// The most sessions of an instance at a time.
 pub const MAX_SESSIONS: usize = 64;
 
+/// The number of terminals that CRIU opens at most to reach a given number: it could not restore a higher one after lower ones have
+/// been closed.
+pub const MOST_TERMINALS: u32 = 32;
+
 /// The most bytes of one `Input` or `Output`.
 pub const MAX_PIECE: usize = 16 * 1024;
 
 /// The number of a session, unique even across restarts of the coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SessionId(pub u64);
+
+/// The process that serves a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Server {
+    /// The one that runs commands: the instance's first process, or the agent in a virtual machine.
+    Commands,
+    /// The first process of a virtual machine, which feeds its console.
+    Console,
+}
 
 /// A command to run in an instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,8 +62,12 @@ pub struct Order {
     pub input: bool,
     /// A pseudo-terminal of this size for its standard input, output and error, which controls its session.
     pub terminal: Option<WindowSize>,
-    /// Runs no command: the session feeds the standard input of the instance's own command, which ends with the session.
+    /// Runs no command: the session feeds the standard input of the instance's own command, which ends with the session. The input of
+    /// an emulator is the console of its guest: it does not end, and another session may follow.
     pub for_own: bool,
+    /// The position of the first byte of its input: what is before it was received by the first process at the instance's last host,
+    /// which has [parted](FromSession::Parted).
+    pub input_from: u64,
 }
 
 /// The size of a terminal's window.
@@ -145,6 +165,9 @@ pub enum FromSession {
         /// At most [`MAX_PIECE`].
         bytes: Vec<u8>,
     },
+    /// The last message before a move of an instance whose first process does not travel along. The one at the destination can
+    /// continue the session from this state.
+    Parted(State),
     /// The command has ended, or was not started; repeated until the client leaves.
     Ended {
         /// How it ended.

@@ -89,6 +89,12 @@ pub struct Receiving {
 }
 
 impl Receiving {
+    /// The receiving end of a stream whose first `position` bytes were consumed elsewhere.
+    #[must_use]
+    pub fn at(position: u64) -> Self {
+        Self { arrived: position, taken: position, told: position }
+    }
+
     /// The new bytes in a piece of the stream, up to [`WINDOW`] unconsumed bytes.
     pub fn accept<'a>(&mut self, offset: u64, piece: &'a [u8]) -> &'a [u8] {
         let Some(known) = self.arrived.checked_sub(offset) else { return &[] };

@@ -63,7 +63,7 @@ impl BlueprintError {
 
 impl Blueprint {
     /// The version that this release writes, and the only version that it reads.
-    pub const VERSION: u8 = 2;
+    pub const VERSION: u8 = 3;
 
     /// Encodes the blueprint.
     ///
@@ -206,7 +206,8 @@ mod tests {
 
     use super::*;
     use crate::digest::Digest;
-    use crate::spec::{Boot, ContainerImage, Disk, InstanceName, Network, ResourceLimit};
+    use crate::seed::Seed;
+    use crate::spec::{Accelerator, Boot, ContainerImage, Disk, InstanceName, Network, ResourceLimit};
 
     fn program() -> Program {
         Program {
@@ -240,7 +241,10 @@ mod tests {
             append: "quiet".into(),
         };
         let (machine, cpu_model) = (Some("pc-q35-7.2".into()), None);
-        let vm = VmSpec { cpus: 2, memory: 1 << 30, machine, cpu_model, boot: Some(boot), disks };
+        let (accelerator, boot) = (Some(Accelerator::Kvm), Some(boot));
+        let seed = Some(Seed { tools: true, user_data: Some("#!/bin/sh".into()) });
+        let (cpus, memory, vnc) = (2, 1 << 30, true);
+        let vm = VmSpec { cpus, memory, machine, cpu_model, accelerator, boot, disks, vnc, seed };
         let workloads = [
             Workload::Process(program()),
             container(Root::Directory("/srv/root".into())),

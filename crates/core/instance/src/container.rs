@@ -11,9 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::blocker::Blocker;
 
-/// The number of terminals that CRIU opens at most to reach a given number: it could not restore a higher one after lower ones have
-/// been closed.
-pub const MOST_TERMINALS: u32 = 32;
+pub use fabric::session::MOST_TERMINALS;
 
 /// The largest configuration, in bytes.
 pub const MAX_CONFIG: usize = 256 << 10;

@@ -5,6 +5,7 @@
 //! * [`container`]: reads a container's configuration and finds blockers in it. [`digest`]: identifies a container image.
 //! * [`carried`]: the state that a broker hands to the next one. [`output`]: the recent output of the command.
 //! * [`blocker`]: a reason why an instance cannot move, with a remedy.
+//! * [`seed`]: the disk that a virtual machine finds tools and data for cloud-init on.
 //! * [`image`]: names of memory regions and image files in a transfer.
 
 pub mod blocker;
@@ -14,6 +15,7 @@ pub mod container;
 pub mod digest;
 pub mod image;
 pub mod output;
+pub mod seed;
 pub mod spec;
 
 pub use blocker::Blocker;
@@ -22,7 +24,8 @@ pub use carried::{Carried, Roster};
 pub use digest::{BadDigest, Digest};
 pub use image::{ImageFile, Region};
 pub use output::{Chunk, Follower, Output};
+pub use seed::Seed;
 pub use spec::{
-    BadName, Boot, Container, ContainerImage, Disk, InstanceName, InstanceSpec, Kind, Network, Program,
-    ResourceLimit, Root, VmSpec, Workload,
+    Accelerator, BadName, Boot, Container, ContainerImage, Disk, InstanceName, InstanceSpec, Kind, Network,
+    Program, ResourceLimit, Root, VmSpec, Workload,
 };

@@ -8,6 +8,7 @@ use fabric::NetworkKind;
 use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
+use crate::seed::Seed;
 
 /// An instance's name: unique in its cluster, and usable as a file name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -228,10 +229,25 @@ pub struct VmSpec {
     pub machine: Option<String>,
     /// Its CPU model, such as `Nehalem`; the default is one that every emulator has.
     pub cpu_model: Option<String>,
+    /// How its processors are executed; the default is KVM where the first host has it.
+    pub accelerator: Option<Accelerator>,
     /// The kernel that it boots; without a kernel it boots the first disk.
     pub boot: Option<Boot>,
     /// Its disks, in order.
     pub disks: Vec<Disk>,
+    /// Whether it has a display, which its host offers by VNC.
+    pub vnc: bool,
+    /// Its seed disk, the last one.
+    pub seed: Option<Seed>,
+}
+
+/// How the processors of a virtual machine are executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Accelerator {
+    /// By the host's processors.
+    Kvm,
+    /// By translation of their instructions.
+    Tcg,
 }
 
 /// A kernel that a virtual machine boots without a boot loader (direct kernel boot).

@@ -52,7 +52,8 @@ pub trait Destination: Send + Sync {
     /// [`State::Held`](crate::State::Held) afterwards. If it is held already, the call returns no phases.
     ///
     /// # Errors
-    /// [`Error::Failed`](crate::Error::Failed) with the engine's reason. The images stay, and the call may be repeated.
+    /// [`Error::Lost`](crate::Error::Lost) if a held copy has ended, and cannot be restored again. After any other error, such as
+    /// [`Error::Failed`](crate::Error::Failed) with the engine's reason, the images stay, and the call may be repeated.
     fn restore(&self, watch: &Watch<'_>) -> Result<Phases>;
 
     /// Lets the held instance run after the commit: brings its link up, and announces its address to its neighbours. `watch` cannot cancel

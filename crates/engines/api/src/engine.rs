@@ -1,6 +1,7 @@
 //! The engine of a host, and one instance there.
 
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +19,11 @@ use crate::watch::{Outage, Phases};
 pub trait Engine: Send + Sync {
     /// The kinds of workload that it runs, and its way of pre-copy. The result never changes.
     fn capabilities(&self) -> Capabilities;
+
+    /// Returns how this host runs virtual machines; `None` from engines of other kinds. Waits until that is known, for seconds at most.
+    fn machines(&self) -> Option<MachineSupport> {
+        None
+    }
 
     /// Makes the network namespace of a new instance, with its link down. Nothing runs in it until [`Local::start`]. The instance is
     /// [`State::Prepared`] afterwards.
@@ -78,6 +84,14 @@ pub trait Local: Send + Sync {
     /// If the instance is unknown on this host.
     fn wait(&self, timeout: Duration) -> Result<bool>;
 
+    /// Tells the workload to end in an orderly way, and does not wait for that; returns whether workloads of this kind can be told.
+    ///
+    /// # Errors
+    /// If it cannot be told now.
+    fn power_down(&self) -> Result<bool> {
+        Ok(false)
+    }
+
     /// Returns how many of its processes the kernel has killed for lack of memory since it came to this host, as far as the engine knows.
     /// Does not wait for other calls.
     fn shortage(&self) -> Shortage;
@@ -99,6 +113,17 @@ pub struct Capabilities {
     pub kinds: &'static [Kind],
     /// Whether the node or the engine decides on pre-copy rounds.
     pub precopy: Driver,
+}
+
+/// How a host runs virtual machines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MachineSupport {
+    /// The emulator with its version, or why there is none.
+    pub emulator: std::result::Result<String, String>,
+    /// Why KVM does not work, unless it does.
+    pub kvm: std::result::Result<(), String>,
+    /// The folder with the socket `NAME.vnc` of each machine with a display.
+    pub displays: PathBuf,
 }
 
 /// Decides how many pre-copy rounds send the memory of a running instance.

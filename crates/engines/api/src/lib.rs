@@ -53,7 +53,7 @@ pub mod wiring;
 
 pub use channels::Channels;
 pub use destination::{Coming, Destination, ImageSink};
-pub use engine::{Capabilities, Driver, Engine, Local, Recovered, Running, State};
+pub use engine::{Capabilities, Driver, Engine, Local, MachineSupport, Recovered, Running, State};
 pub use error::{Error, Result};
 pub use guest::Guest;
 pub use memory::{MemorySink, PAGE};

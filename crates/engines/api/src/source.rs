@@ -57,7 +57,7 @@ pub trait Source: Send + Sync {
     /// Lets the stopped instance run after a rollback, with its link up, and deletes its images. Succeeds if the instance runs already.
     ///
     /// # Errors
-    /// If a process of the instance has ended.
+    /// [`Error::Lost`](crate::Error::Lost) if the stopped instance has ended for good; other errors if one of its processes has ended.
     fn resume(&self) -> Result<Running>;
 
     /// Returns access to the memory of the stopped instance, for the destination of a post-copy move.

@@ -29,6 +29,13 @@ pub trait Wiring: fmt::Debug + Send + Sync {
     /// If it does not exist.
     fn find(&self, spec: &InstanceSpec, namespace: BorrowedFd<'_>) -> io::Result<()>;
 
+    /// Keeps frames for the instance from now on, as if the device were cut, while the instance still sends: none reaches an instance
+    /// that is about to stop. Does nothing if this wiring [keeps no frames](Wiring::keeps_frames). May be repeated.
+    ///
+    /// # Errors
+    /// If the host's network does not allow it.
+    fn hold(&self, network: &Network) -> io::Result<()>;
+
     /// Cuts the device after the frames that it has already sent. May be repeated.
     ///
     /// # Errors

@@ -16,7 +16,6 @@
 //! * [`support`], [`libraries`]: files of the host that every container sees;
 //! * [`cgroup`]: the cgroups of a container.
 
-pub mod cgroup;
 pub mod containers;
 pub mod layer;
 pub mod libraries;
@@ -35,7 +34,6 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::time::Duration;
 
-use self::cgroup::{Kills, LiftedLimit};
 use self::oci::Wanted;
 use self::overlay::Overlay;
 use self::runtime::Runtime;
@@ -43,6 +41,7 @@ use crate::criu::root::{FirstProcess, OwnRoot, Packing, RootFileSystem};
 use crate::engine::Watch;
 use crate::error::{Doing, Error, Result};
 use crate::instance::{InstanceName, Program};
+use crate::linux::cgroup::{self, Kills, LiftedLimit};
 use crate::linux::files::absent_is_fine;
 use crate::linux::mountinfo::mountpoints;
 use crate::linux::spawn::descriptor_limit;

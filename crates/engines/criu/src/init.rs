@@ -13,19 +13,9 @@
 //!
 //! It has a single thread, and receives signals through a descriptor, so no handler interrupts it.
 
-mod attach;
-mod capabilities;
 mod child;
 mod environment;
-mod home;
-mod launch;
-mod numbers;
-mod own_input;
-mod pipe;
-mod session;
-mod sessions;
 mod signals;
-mod terminal;
 pub(crate) mod unpack;
 
 use std::ffi::OsString;
@@ -35,24 +25,27 @@ use std::time::{Duration, Instant};
 
 use fabric::attach::{Role, ToNode};
 
-use self::attach::Attachment;
-pub(crate) use self::capabilities::{NEEDED, lent};
+use instance::{Kind, Program};
+use sessions::attach::{Attachment, Way};
+use sessions::capabilities;
+pub(crate) use sessions::capabilities::{NEEDED, lent};
+use sessions::launch::{self, Launch};
+use sessions::poll::poll;
+use sessions::{Sessions, children};
+
 use self::child::Child;
 pub(crate) use self::environment::shield;
 use self::environment::unshielded;
-use self::launch::Launch;
-use self::sessions::Sessions;
 use self::signals::Signals;
 use crate::criu::{guard, pager};
 use crate::linux::orphans;
-use instance::{Kind, Program};
 
 /// How long to delay the report of the command's end while its connections have unsent data. TCP retransmits a lost packet after a
 /// fifth of a second.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// The interval between checks for unsent data.
-const LOOK_MS: libc::c_int = 5;
+const LOOK: Duration = Duration::from_millis(5);
 
 /// Init's working directory: it exists on every host and is writable, since CRIU mounts the instance's `/proc` there for a moment.
 pub(crate) const DIRECTORY: &str = "/tmp";
@@ -95,7 +88,11 @@ pub fn run(arguments: &[OsString]) -> io::Result<i32> {
     let launch = Launch::parse(capabilities::give_back(arguments)?)?;
     let stays = launch.is_emulator();
     let mut child = Child::start(&launch, unshielded());
-    let (node, sessions) = (Attachment::new(Role::Init), Sessions::new(launch, child.take_stdin()));
+    let node = Attachment::new(Role::Init, Way::direct());
+    // The agent in the guest serves the commands of a virtual machine.
+    let role = if stays { Role::Console } else { Role::Sessions };
+    let sessions = Attachment::new(role, Way::direct());
+    let sessions = Sessions::new(sessions, launch, || unshielded().collect(), child.take_stdin());
     let mut init = Init { signals, child, node, sessions, last_words_until: None, told_end: false, stays };
     while !init.node.dismissed() {
         init.step()?;
@@ -123,7 +120,7 @@ impl Init {
         for signal in self.signals.take()? {
             if signal == libc::SIGCHLD { self.reap() } else { self.child.signalled(signal) }
         }
-        if self.node.step(|| {}) {
+        if self.node.step(|| None) {
             self.told_end = false;
         }
         self.carry_output();
@@ -132,7 +129,7 @@ impl Init {
     }
 
     fn reap(&mut self) {
-        for (pid, status) in child::reap() {
+        for (pid, status) in children::reap() {
             self.child.reaped(pid, status);
             self.sessions.reaped(pid, status);
         }
@@ -168,37 +165,26 @@ impl Init {
 
     /// Sleeps until a descriptor is ready or a timeout ends. Returns the descriptors that are ready.
     fn wait(&self) -> io::Result<Vec<RawFd>> {
-        let mut polls = vec![interest(self.signals.as_fd().as_raw_fd(), libc::POLLIN)];
-        polls.extend(self.node.interest().map(|(fd, events)| interest(fd, events)));
-        if self.accepts_output() {
-            polls.extend(self.child.pipes().map(|pipe| interest(pipe.as_raw_fd(), libc::POLLIN)));
-        }
-        polls.extend(self.sessions.interest().map(|(fd, events)| interest(fd, events)));
-        // SAFETY: `polls` is live and as long as said.
-        let result = unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, self.patience()) };
-        match io::Error::last_os_error() {
-            error if result == -1 && error.kind() != io::ErrorKind::Interrupted => Err(error),
-            _ => Ok(polls.iter().filter(|poll| poll.revents != 0).map(|poll| poll.fd).collect()),
-        }
+        let signals = [(self.signals.as_fd().as_raw_fd(), libc::POLLIN)].into_iter();
+        let pipes = self.child.pipes().filter(|_| self.accepts_output());
+        let pipes = pipes.map(|pipe| (pipe.as_raw_fd(), libc::POLLIN));
+        poll(
+            signals.chain(self.node.interest()).chain(pipes).chain(self.sessions.interest()),
+            self.patience(),
+        )
     }
 
-    /// How long it can sleep, in milliseconds; -1 for ever.
-    fn patience(&self) -> libc::c_int {
+    /// How long it can sleep; for ever if it is `None`.
+    fn patience(&self) -> Option<Duration> {
         // No other event reports an end that came together with output.
         if self.accepts_output() && untold(&self.child, self.told_end).is_some() {
-            return if self.last_words_until.is_some() { LOOK_MS } else { 0 };
+            return Some(if self.last_words_until.is_some() { LOOK } else { Duration::ZERO });
         }
-        let patience = self.node.retry_after().into_iter().chain(self.sessions.retry_after()).min();
-        // Rounded up: a timeout of less than a millisecond must not cause repeated polls.
-        patience.map_or(-1, |time| time.as_micros().div_ceil(1000) as libc::c_int)
+        self.node.retry_after().into_iter().chain(self.sessions.retry_after()).min()
     }
 }
 
 /// The command's end, unless it was sent.
 fn untold(child: &Child, told: bool) -> Option<&ToNode> {
     child.end().filter(|_| !told)
-}
-
-fn interest(fd: RawFd, events: libc::c_short) -> libc::pollfd {
-    libc::pollfd { fd, events, revents: 0 }
 }

@@ -1,4 +1,4 @@
-//! One program's connection to the broker.
+//! One program's connection to the broker, or the agent's own.
 
 use std::io;
 use std::net::TcpStream;
@@ -15,19 +15,21 @@ use crate::links::Links;
 /// Packets that may wait for the broker, which reads at once.
 const QUEUE: usize = 256;
 
-/// A program. Dropping it closes its connection.
+/// A program, or the agent. Dropping it closes its connection.
 pub struct Program {
     queue: mpsc::Sender<Vec<u8>>,
+    role: Role,
     has_greeted: bool,
 }
 
 impl Program {
-    /// Serves the connection `number` over `socket`, which leads to the broker. `out` gets the frames for the agent.
+    /// Serves the connection `number` in `role` over `socket`, which leads to the broker. `out` gets the frames for the agent.
     ///
     /// # Errors
     /// If the socket cannot be watched.
     pub fn start(
         number: Connection,
+        role: Role,
         socket: OwnedFd,
         links: Links,
         out: mpsc::Sender<ToGuest>,
@@ -45,17 +47,22 @@ impl Program {
                 _ended = to_broker(&socket, waiting) => {}
             }
         });
-        Ok(Self { queue, has_greeted: false })
+        Ok(Self { queue, role, has_greeted: false })
     }
 
-    /// Passes a packet of the program on. `false` if the program has broken the rules, or the broker has closed.
-    pub fn send(&mut self, bytes: Vec<u8>) -> bool {
+    /// Passes a packet of the program on. `false` if the program has broken the rules, or the broker has closed. Waits for room for a packet
+    /// of the agent, whose sessions may have much output: meanwhile the machine's port is not read.
+    pub async fn send(&mut self, bytes: Vec<u8>) -> bool {
         if !self.has_greeted {
             // Only the node's own processes may speak for the machine itself.
             let hello = attach::decode::<ToNode>(&bytes);
-            self.has_greeted = matches!(hello, Ok(ToNode::Hello { role: Role::Verbs, .. }));
+            self.has_greeted = matches!(hello, Ok(ToNode::Hello { role, .. }) if role == self.role);
         }
-        self.has_greeted && self.queue.try_send(bytes).is_ok()
+        self.has_greeted
+            && match self.role {
+                Role::Sessions => self.queue.send(bytes).await.is_ok(),
+                _ => self.queue.try_send(bytes).is_ok(),
+            }
     }
 }
 

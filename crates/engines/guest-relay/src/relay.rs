@@ -5,13 +5,17 @@ use std::io;
 use std::net::{SocketAddr, SocketAddrV4, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
+use fabric::attach::Role;
 use guest::frames::{Frames, encode};
 use guest::wire::{Connection, Generation, ToGuest, ToHost, VERSION};
+use pace::Pace;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use tokio::time::sleep;
 use tracing::{debug, warn};
 
 use crate::links::Links;
@@ -19,6 +23,10 @@ use crate::program::Program;
 
 /// The most programs of a machine.
 const MAX_PROGRAMS: usize = 1024;
+
+/// Connections of a machine: a burst, and then one in each interval.
+const CONNECTIONS: u32 = 1024;
+const BETWEEN_CONNECTIONS: Duration = Duration::from_millis(1);
 
 /// Frames that may wait for the agent. Programs wait for room.
 const QUEUE: usize = 256;
@@ -40,13 +48,13 @@ pub struct Relay {
 
 impl Relay {
     /// Starts the relay of a machine, in tokio's runtime. `connect` connects a program of
-    /// this PID to the broker.
+    /// this PID to the broker, or the agent: then the role is [`Role::Sessions`].
     ///
     /// # Errors
     /// If the sockets cannot be watched, or there are no random numbers.
     pub fn start(
         machine: Machine,
-        connect: impl Fn(i32) -> io::Result<OwnedFd> + Send + Sync + 'static,
+        connect: impl Fn(i32, Role) -> io::Result<OwnedFd> + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let Machine { port, links: listener, mac } = machine;
         let SocketAddr::V4(address) = listener.local_addr()? else {
@@ -64,6 +72,8 @@ impl Relay {
             mac,
             is_heard: false,
             open: HashMap::new(),
+            sessions: None,
+            pace: Pace::new(CONNECTIONS, BETWEEN_CONNECTIONS, Instant::now()),
             links: links.clone(),
             out,
             connect: Box::new(connect),
@@ -113,6 +123,12 @@ async fn read(mut port: OwnedReadHalf, mut programs: Programs) {
         while let Some(message) = frames.take() {
             programs.hear(message).await;
         }
+        if frames.is_noise() {
+            warn!(
+                "a machine floods the port of its agent: its programs find no RDMA until it moves or the node restarts"
+            );
+            return;
+        }
     }
 }
 
@@ -126,7 +142,10 @@ struct Programs {
     open: HashMap<Connection, Program>,
     links: Links,
     out: mpsc::Sender<ToGuest>,
-    connect: Box<dyn Fn(i32) -> io::Result<OwnedFd> + Send + Sync>,
+    /// The agent's own connection among them.
+    sessions: Option<Connection>,
+    pace: Pace,
+    connect: Box<dyn Fn(i32, Role) -> io::Result<OwnedFd> + Send + Sync>,
 }
 
 impl Programs {
@@ -140,15 +159,16 @@ impl Programs {
             ToHost::Hello { generation, .. } if generation == self.generation => self.is_heard = true,
             ToHost::Hello { .. } => self.welcome().await,
             _ if !self.is_heard => {}
-            ToHost::Opened { connection, pid } => {
-                if let Err(error) = self.open(connection, pid) {
-                    debug!("a program in a machine is not connected: {error}");
-                    self.tell_closed(connection).await;
+            ToHost::Opened { connection, pid } => self.admit(connection, pid, Role::Verbs).await,
+            ToHost::OpenedForSessions { connection, pid } => {
+                if let Some(before) = self.sessions.replace(connection) {
+                    self.open.remove(&before);
                 }
+                self.admit(connection, pid, Role::Sessions).await;
             }
             ToHost::Message { connection, bytes } => {
-                let is_taken = self.open.get_mut(&connection).is_none_or(|program| program.send(bytes));
-                if !is_taken {
+                let Some(program) = self.open.get_mut(&connection) else { return };
+                if !program.send(bytes).await {
                     self.open.remove(&connection);
                     self.tell_closed(connection).await;
                 }
@@ -168,12 +188,22 @@ impl Programs {
         let _ = self.out.send(welcome).await;
     }
 
-    fn open(&mut self, connection: Connection, pid: i32) -> io::Result<()> {
+    async fn admit(&mut self, connection: Connection, pid: i32, role: Role) {
+        while !self.pace.take(Instant::now()) {
+            sleep(BETWEEN_CONNECTIONS).await;
+        }
+        if let Err(error) = self.open(connection, pid, role) {
+            debug!("a program in a machine is not connected: {error}");
+            self.tell_closed(connection).await;
+        }
+    }
+
+    fn open(&mut self, connection: Connection, pid: i32, role: Role) -> io::Result<()> {
         if self.open.len() >= MAX_PROGRAMS {
             return Err(io::Error::other(format!("{MAX_PROGRAMS} are connected already")));
         }
-        let socket = (self.connect)(pid)?;
-        let program = Program::start(connection, socket, self.links.clone(), self.out.clone())?;
+        let socket = (self.connect)(pid, role)?;
+        let program = Program::start(connection, role, socket, self.links.clone(), self.out.clone())?;
         self.open.insert(connection, program);
         Ok(())
     }

@@ -8,14 +8,18 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
-use fabric::attach::{self, Role, ToNode, ToProcess, Transport};
-use fabric::{Epoch, ProcessId, Vid, seqpacket};
+use fabric::attach::{self, OutputStream, Role, ToNode, ToProcess, Transport};
+use fabric::session::{End, FromSession, Order, SessionId, ToSession, Word};
+use fabric::stream::Receiving;
+use fabric::{Epoch, FabricId, ProcessId, Vid, seqpacket};
 use guest::agent::serve;
 use guest::port::Port;
 use guest_relay::{Machine, Relay};
 use tokio::runtime::Runtime;
 
 const LIMIT: Duration = Duration::from_secs(10);
+
+const ID: SessionId = SessionId(7);
 
 /// A machine with an agent, whose port any number of relays can connect to, one after the other.
 struct World {
@@ -40,18 +44,26 @@ impl World {
 
     /// A relay, and the broker's ends of its connections.
     fn relay(&self) -> (Relay, Receiver<OwnedFd>) {
+        let (relay, programs, _) = self.relay_with_sessions();
+        (relay, programs)
+    }
+
+    /// The same, and the broker's ends of the agent's own connections.
+    fn relay_with_sessions(&self) -> (Relay, Receiver<OwnedFd>, Receiver<OwnedFd>) {
         let links = TcpListener::bind("127.0.0.1:0").unwrap();
         let machine =
             Machine { port: UnixStream::connect(&self.port).unwrap(), links, mac: [2, 9, 9, 9, 9, 9] };
-        let (made, brokers) = channel();
+        let ((made, programs), (made_for_sessions, sessions)) = (channel(), channel());
         let _inside = self.runtime.enter();
-        let relay = Relay::start(machine, move |_pid| {
+        let relay = Relay::start(machine, move |_pid, role| {
             let (near, far) = seqpacket::pair()?;
             unblock(&near)?;
-            made.send(far).map_err(std::io::Error::other)?;
+            let made = if role == Role::Sessions { &made_for_sessions } else { &made };
+            // A test without sessions does not take them.
+            let _ = made.send(far);
             Ok(near)
         });
-        (relay.unwrap(), brokers)
+        (relay.unwrap(), programs, sessions)
     }
 
     fn program(&self) -> OwnedFd {
@@ -78,6 +90,44 @@ fn emulate(outer: &UnixListener, inner: &UnixListener) {
             }
         }
     }
+}
+
+fn tell(broker: &OwnedFd, message: ToSession) {
+    let message = ToProcess::Session { id: ID, message };
+    seqpacket::send(broker.as_fd(), &attach::encode(&message), &[]).unwrap();
+}
+
+/// Welcomes the agent, and returns the sessions that it reports.
+fn welcome(broker: &OwnedFd) -> Vec<SessionId> {
+    assert!(matches!(heard(broker), Some(ToNode::Hello { role: Role::Sessions, .. })));
+    let welcome = ToProcess::Welcome { process: process(0), fabric: FabricId(1), epoch: Epoch(0) };
+    seqpacket::send(broker.as_fd(), &attach::encode(&welcome), &[]).unwrap();
+    loop {
+        match heard(broker) {
+            Some(ToNode::Sessions(Word::All(known))) => return known.into_iter().map(|(id, _)| id).collect(),
+            // A message that did not get through the connection before.
+            Some(ToNode::Resumed { .. } | ToNode::Sessions(Word::One(..))) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Output of the session, until it is this long or the command has ended.
+fn output(broker: &OwnedFd, taken: &mut Receiving, text: &mut String, enough: usize) -> Option<End> {
+    while text.len() < enough {
+        match heard(broker) {
+            Some(ToNode::Sessions(Word::One(ID, FromSession::Output { offset, bytes, .. }))) => {
+                let new = taken.accept(offset, &bytes).to_vec();
+                taken.take(new.len());
+                *text += str::from_utf8(&new).unwrap();
+                tell(broker, ToSession::Taken { stream: OutputStream::Stdout, up_to: taken.tell() });
+            }
+            Some(ToNode::Sessions(Word::One(ID, FromSession::Ended { end, .. }))) => return Some(end),
+            Some(ToNode::Sessions(Word::One(ID, FromSession::State(_)))) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    None
 }
 
 fn say(socket: &OwnedFd, message: &ToNode) {
@@ -193,4 +243,37 @@ fn descriptors_that_are_no_links_harm_nobody_else() {
     let (end, _other) = UnixStream::pair().unwrap();
     seqpacket::send(broker.as_fd(), &attach::encode(&ToProcess::Suspend), &[end.as_fd()]).unwrap();
     assert_eq!(seqpacket::receive(program.as_fd()).unwrap().bytes, []);
+}
+
+#[test]
+fn a_command_in_the_guest_outlives_relays_and_loses_no_output() {
+    let world = World::new("command");
+    let (relay, _programs, sessions) = world.relay_with_sessions();
+    let broker = sessions.recv_timeout(LIMIT).unwrap();
+    assert_eq!(welcome(&broker), []);
+    let script = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); echo $i; done; exit 3";
+    let command = ["sh", "-c", script].map(str::to_owned).into();
+    tell(&broker, ToSession::Open(Order { command, ..Order::default() }));
+    let (mut taken, mut text) = (Receiving::default(), String::new());
+    assert_eq!(output(&broker, &mut taken, &mut text, 1000), None);
+    drop(relay);
+    let (_relay, _programs, sessions) = world.relay_with_sessions();
+    let broker = sessions.recv_timeout(LIMIT).unwrap();
+    assert_eq!(welcome(&broker), [ID]);
+    tell(&broker, ToSession::Taken { stream: OutputStream::Stdout, up_to: taken.tell() });
+    assert_eq!(output(&broker, &mut taken, &mut text, usize::MAX), Some(End::Exited(3)));
+    let expected: String = (1..=20_000).map(|number| format!("{number}\n")).collect();
+    assert!(text == expected, "{} of {} bytes", text.len(), expected.len());
+}
+
+#[test]
+fn a_command_that_does_not_exist_ends_with_127() {
+    let world = World::new("absent");
+    let (_relay, _programs, sessions) = world.relay_with_sessions();
+    let broker = sessions.recv_timeout(LIMIT).unwrap();
+    welcome(&broker);
+    tell(&broker, ToSession::Open(Order { command: vec!["/nowhere/x".into()], ..Order::default() }));
+    let (mut taken, mut text) = (Receiving::default(), String::new());
+    let end = output(&broker, &mut taken, &mut text, usize::MAX);
+    assert!(matches!(&end, Some(End::NotStarted(why)) if why.code == 127), "{end:?}");
 }

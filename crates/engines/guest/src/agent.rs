@@ -4,14 +4,16 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddrV4;
 use std::os::fd::{AsFd, OwnedFd};
+use std::process;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fabric::seqpacket;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::ioctl_fionbio;
+use rustix::io::{ioctl_fionbio, retry_on_intr};
 
+use crate::commands;
 use crate::connection::{Connection, Packet};
 use crate::frames::Frames;
 use crate::port::{Heard, Port};
@@ -27,7 +29,7 @@ const GLANCE: Duration = Duration::from_millis(20);
 /// The most programs that are connected at a time.
 const MAX_CONNECTIONS: usize = 1024;
 
-/// Serves the programs that connect to `listener`, over `port`, until the port fails.
+/// Serves the programs that connect to `listener`, and commands, over `port`, until the port fails.
 ///
 /// # Errors
 /// Those of the port and of the listener.
@@ -35,6 +37,8 @@ pub fn serve(port: Port, listener: OwnedFd) -> io::Result<()> {
     let agent = Arc::new(Agent { port, state: Mutex::default(), changed: Condvar::new() });
     let accepting = agent.clone();
     thread::Builder::new().name("accept".into()).spawn(move || accepting.accept_all(&listener))?;
+    let serving = agent.clone();
+    commands::serve(move || serving.connect())?;
     agent.listen()
 }
 
@@ -161,7 +165,7 @@ impl Agent {
     fn accept_all(self: &Arc<Self>, listener: &OwnedFd) {
         loop {
             let mut ready = [PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN)];
-            let accepted = poll(&mut ready, None).map_err(io::Error::from);
+            let accepted = retry_on_intr(|| poll(&mut ready, None)).map_err(io::Error::from);
             let accepted = accepted.and_then(|_| seqpacket::accept(listener.as_fd())).and_then(|socket| {
                 ioctl_fionbio(&socket, false)?;
                 self.admit(socket)
@@ -180,11 +184,32 @@ impl Agent {
         if state.connections.len() >= MAX_CONNECTIONS {
             return Err(io::Error::other(format!("{MAX_CONNECTIONS} programs are connected already")));
         }
+        let pid = seqpacket::peer_credentials(socket.as_fd())?.pid;
+        self.open(&mut state, socket, |connection| ToHost::Opened { connection, pid })
+    }
+
+    /// A connection to the node for the agent itself, if there is a relay.
+    fn connect(self: &Arc<Self>) -> io::Result<OwnedFd> {
+        let mut state = self.lock();
+        if state.relay.is_none() {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        let (near, far) = seqpacket::pair()?;
+        let pid = process::id().cast_signed();
+        self.open(&mut state, far, |connection| ToHost::OpenedForSessions { connection, pid })?;
+        Ok(near)
+    }
+
+    fn open(
+        self: &Arc<Self>,
+        state: &mut State,
+        socket: OwnedFd,
+        opened: impl FnOnce(wire::Connection) -> ToHost,
+    ) -> io::Result<()> {
         // The agent before this one began earlier, and accepted less than one in a nanosecond.
         state.last = (state.last + 1).max(since_1970().as_nanos() as wire::Connection);
         let connection = state.last;
-        let pid = seqpacket::peer_credentials(socket.as_fd())?.pid;
-        self.port.send(&ToHost::Opened { connection, pid })?;
+        self.port.send(&opened(connection))?;
         let agent = self.clone();
         let started = Connection::start(socket, move |packet| agent.received(connection, packet))?;
         state.connections.insert(connection, started);

@@ -29,61 +29,90 @@ pub fn encode(message: &impl Serialize) -> Vec<u8> {
     [&MAGIC[..], &length.to_le_bytes(), &xxh3_64(&body).to_le_bytes(), &body].concat()
 }
 
+/// The most frames in a row that are refused. A torn frame makes a reader refuse those that begin by chance within the bytes behind it;
+/// each costs a checksum over up to [`MAX_FRAME`] bytes, so a hostile writer could make it work all the time.
+const MAX_REFUSED: u32 = 1024;
+
 /// Cuts messages from the bytes of a port.
 #[derive(Debug, Default)]
 pub struct Frames {
     bytes: Vec<u8>,
+    /// The beginning of `bytes` that has been taken or dropped.
+    done: usize,
+    /// The frames that have been refused since the last message.
+    refused: u32,
 }
 
 impl Frames {
     /// Adds bytes that have arrived.
     pub fn push(&mut self, bytes: &[u8]) {
+        self.bytes.drain(..self.done);
+        self.done = 0;
         self.bytes.extend_from_slice(bytes);
     }
 
     /// Whether a part of a frame has arrived. If the rest does not follow soon, [`Self::skip`] it.
     #[must_use]
     pub fn is_within(&self) -> bool {
-        !self.bytes.is_empty()
+        !self.rest().is_empty()
     }
 
-    /// The next message that can be decoded; everything before is dropped.
+    /// Whether the writer sends so much that is no frame that it is not worth reading any more.
+    #[must_use]
+    pub fn is_noise(&self) -> bool {
+        self.refused > MAX_REFUSED
+    }
+
+    fn rest(&self) -> &[u8] {
+        &self.bytes[self.done..]
+    }
+
+    /// The next message that can be decoded; everything before is dropped. There is none any more once it [is noise](Self::is_noise).
     pub fn take<M: DeserializeOwned>(&mut self) -> Option<M> {
-        loop {
+        while !self.is_noise() {
             self.seek();
-            let header = self.bytes.first_chunk::<HEADER>()?;
+            let header = self.rest().first_chunk::<HEADER>()?;
             let (length, checksum) = parse(header);
-            if length > MAX_FRAME {
-                self.skip();
-                continue;
+            let message = match length {
+                0..=MAX_FRAME => decode(self.rest().get(HEADER..HEADER + length)?, checksum),
+                _ => None,
+            };
+            if message.is_some() {
+                self.done += HEADER + length;
+                self.refused = 0;
+                return message;
             }
-            let body = self.bytes.get(HEADER..HEADER + length)?;
-            let is_whole = xxh3_64(body) == checksum;
-            match postcard::take_from_bytes(body) {
-                Ok((message, [])) if is_whole => {
-                    self.bytes.drain(..HEADER + length);
-                    return Some(message);
-                }
-                // A frame may begin within what follows a torn one.
-                _ => self.skip(),
-            }
+            // A frame may begin within what follows a torn one.
+            self.refused += 1;
+            self.skip();
         }
+        None
     }
 
     /// Gives up the frame that has begun: the next one is searched behind its magic number.
     pub fn skip(&mut self) {
-        let length = self.bytes.len().min(MAGIC.len());
-        self.bytes.drain(..length);
+        self.done += self.rest().len().min(MAGIC.len());
     }
 
     /// Drops what comes before the next magic number, or the beginning of one.
     fn seek(&mut self) {
+        let rest = self.rest();
         let begins = |at: usize| {
-            let rest = &self.bytes[at..];
+            let rest = &rest[at..];
             rest.len() < MAGIC.len() && MAGIC.starts_with(rest) || rest.starts_with(&MAGIC)
         };
-        let at = (0..self.bytes.len()).find(|at| begins(*at)).unwrap_or(self.bytes.len());
-        self.bytes.drain(..at);
+        self.done += (0..rest.len()).find(|at| begins(*at)).unwrap_or(rest.len());
+    }
+}
+
+/// The message of a whole frame with this body.
+fn decode<M: DeserializeOwned>(body: &[u8], checksum: u64) -> Option<M> {
+    if xxh3_64(body) != checksum {
+        return None;
+    }
+    match postcard::take_from_bytes(body) {
+        Ok((message, [])) => Some(message),
+        _ => None,
     }
 }
 
@@ -137,6 +166,20 @@ mod tests {
             }
             assert_eq!(found.last(), Some(&whole), "{length}");
         }
+    }
+
+    /// Each of these headers asks for a checksum over all bytes behind it.
+    #[test]
+    fn a_writer_of_endless_false_headers_is_given_up() {
+        let header = [&MAGIC[..], &(60_000_u32).to_le_bytes(), &[0; 8]].concat();
+        let mut frames = Frames::default();
+        for _ in 0..100 {
+            frames.push(&header.repeat(4096));
+            assert_eq!(all(&mut frames), []);
+        }
+        assert!(frames.is_noise() && frames.refused == MAX_REFUSED + 1);
+        frames.push(&encode(&message(1)));
+        assert_eq!(all(&mut frames), []);
     }
 
     #[test]

@@ -11,10 +11,13 @@
 //! machine has the rights of a program of this instance, and no more. Descriptors cannot pass a port: instead of a link's stream, the
 //! relay sends a token, with which the agent opens a TCP connection to the relay, and hands that over to the program.
 //!
+//! The agent also runs commands for `transhume exec`: it serves their sessions over a connection of its own.
+//!
 //! * [`wire`]: the frames. [`frames`]: how they are cut from bytes of the port, and found again after a torn one.
-//! * [`agent`]: the agent. [`port`]: its end of the port.
+//! * [`agent`]: the agent. [`commands`]: sessions. [`port`]: its end of the port.
 
 pub mod agent;
+mod commands;
 mod connection;
 pub mod frames;
 pub mod port;

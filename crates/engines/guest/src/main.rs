@@ -6,11 +6,11 @@ use std::process::ExitCode;
 use std::{env, fs, io};
 
 use fabric::attach::{CONTAINER_FOLDER, SOCKET_NAME};
-use fabric::seqpacket;
+use fabric::{device_file, seqpacket};
 use guest::agent::serve;
 use guest::port::Port;
 
-const HELP: &str = "Connects the programs of this virtual machine to the node of its host
+const HELP: &str = "Connects the programs of this virtual machine to the node of its host, and runs the commands of `transhume exec`
 
 Usage: transhume-guest [PORT]
 
@@ -45,6 +45,11 @@ fn run(given: Option<PathBuf>) -> io::Result<Infallible> {
     let opened = Port::open(&device);
     let port =
         opened.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", device.display())))?;
+    if let Err(error) = device_file::make() {
+        eprintln!(
+            "transhume-guest: programs that search /dev/infiniband will not find the RDMA device: {error}"
+        );
+    }
     // Programs wait for their node where this folder is.
     fs::create_dir_all(CONTAINER_FOLDER)?;
     let listener = seqpacket::listen(SOCKET_NAME)?;

@@ -8,6 +8,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 
 use crate::frames::encode;
 use crate::wire::{PORT, ToHost};
@@ -81,7 +82,7 @@ impl Port {
     pub fn receive(&self, into: &mut [u8], patience: Duration) -> io::Result<Heard> {
         let patience = Timespec::try_from(patience).map_err(io::Error::other)?;
         let mut ready = [PollFd::from_borrowed_fd(self.reading.as_fd(), PollFlags::IN)];
-        if poll(&mut ready, Some(&patience))? == 0 {
+        if retry_on_intr(|| poll(&mut ready, Some(&patience)))? == 0 {
             return Ok(Heard::Nothing);
         }
         match (&self.reading).read(into)? {

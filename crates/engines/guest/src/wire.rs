@@ -8,6 +8,7 @@
 //!   │ Message{connection} ───────▶│
 //!   │◀───────── Message{connection, stream?}
 //!   │ Closed{connection} ────────▶│                      either side
+//!   │ OpenedForSessions ─────────▶│                      the agent's own connection, over which it serves sessions
 //! ```
 //!
 //! When the generation changes, the agent closes all connections of programs. They connect again, as they do when a node has restarted.
@@ -60,6 +61,13 @@ pub enum ToHost {
     Closed {
         /// The connection.
         connection: Connection,
+    },
+    /// The agent itself has connected, to serve sessions. There is one such connection at a time.
+    OpenedForSessions {
+        /// The new connection.
+        connection: Connection,
+        /// The PID of the agent.
+        pid: i32,
     },
 }
 

@@ -21,6 +21,8 @@ struct Relay {
     frames: Frames,
     socket: Vec<u8>,
     links: TcpListener,
+    /// The agent's own connection.
+    sessions: Option<Connection>,
 }
 
 impl Relay {
@@ -31,14 +33,26 @@ impl Relay {
         let listener = seqpacket::listen(&socket).unwrap();
         thread::spawn(move || serve(Port::over(agents.into()).unwrap(), listener));
         let links = TcpListener::bind("127.0.0.1:0").unwrap();
-        Self { port, frames: Frames::default(), socket, links }
+        Self { port, frames: Frames::default(), socket, links, sessions: None }
     }
 
     fn say(&mut self, message: &ToGuest) {
         self.port.write_all(&encode(message)).unwrap();
     }
 
+    /// The next message that is not about sessions.
     fn hear(&mut self) -> ToHost {
+        loop {
+            match self.hear_any() {
+                ToHost::OpenedForSessions { connection, .. } => self.sessions = Some(connection),
+                ToHost::Message { connection, .. } | ToHost::Closed { connection }
+                    if self.sessions == Some(connection) => {}
+                other => return other,
+            }
+        }
+    }
+
+    fn hear_any(&mut self) -> ToHost {
         let mut bytes = [0; 4096];
         loop {
             if let Some(message) = self.frames.take() {

@@ -5,12 +5,13 @@
 
 use std::path::Path;
 
-use instance::{Boot, InstanceSpec, Network, VmSpec};
+use instance::{Accelerator, Boot, InstanceSpec, Network, VmSpec};
 
 use crate::disks;
 use crate::emulator::Emulator;
 use crate::network::TAP;
-use crate::record::{Hardware, PORT, SOCKET, file_name};
+use crate::record::{DISPLAY, Hardware, PORT, SEED, SOCKET, file_name};
+use crate::seed;
 
 /// The user that QEMU becomes when it has opened its devices.
 const USER: &str = "nobody";
@@ -36,10 +37,13 @@ pub fn arguments(
     line.option("-name", format!("guest={}", spec.name));
     // Neither devices nor settings of the host's own.
     line.flag("-nodefaults").flag("-no-user-config");
-    line.option("-machine", &hardware.machine).option("-accel", "tcg,thread=multi");
-    line.option("-cpu", &hardware.cpu_model).option("-smp", vm.cpus.to_string());
+    line.option("-machine", &hardware.machine).option("-accel", accelerator(hardware));
+    line.option("-cpu", cpu_model(hardware)).option("-smp", vm.cpus.to_string());
     line.option("-m", format!("{}M", vm.memory >> 20));
-    line.option("-display", "none");
+    match vm.vnc {
+        true => line.option("-vnc", format!("unix:{}", file_name(&spec.name, DISPLAY))),
+        false => line.option("-display", "none"),
+    };
     let [as_user, user] = emulator.runs_as(USER);
     line.option("-sandbox", "on,obsolete=deny,spawn=deny").option(&as_user, user);
     let socket = file_name(&spec.name, SOCKET);
@@ -51,6 +55,14 @@ pub fn arguments(
     for (option, value) in disks::options(vm, &hardware.disks) {
         line.option(option, value);
     }
+    if hardware.seed.is_some() {
+        for (option, value) in seed::options(&file_name(&spec.name, SEED)) {
+            line.option(option, value);
+        }
+    }
+    if vm.vnc {
+        display(&mut line);
+    }
     if let Some(boot) = &vm.boot {
         kernel(&mut line, boot, &spec.network);
     }
@@ -61,12 +73,35 @@ pub fn arguments(
     line.0
 }
 
+/// The memory for translated instructions is limited: it belongs to the overhead of a machine.
+fn accelerator(hardware: &Hardware) -> &'static str {
+    match hardware.accelerator {
+        Accelerator::Kvm => "kvm",
+        Accelerator::Tcg => "tcg,thread=multi,tb-size=128",
+    }
+}
+
+/// Under KVM, QEMU refuses a model that the host's processor does not have, instead of leaving features out.
+fn cpu_model(hardware: &Hardware) -> String {
+    match hardware.accelerator {
+        Accelerator::Kvm => format!("{},enforce", hardware.cpu_model),
+        Accelerator::Tcg => hardware.cpu_model.clone(),
+    }
+}
+
 /// The serial port to the agent in the machine. The node connects to its socket.
 fn agent(line: &mut Line, spec: &InstanceSpec) {
     let socket = file_name(&spec.name, PORT);
     line.option("-device", "virtio-serial-pci");
     line.option("-chardev", format!("socket,id=guest,path={socket},server=on,wait=off"));
     line.option("-device", format!("virtserialport,chardev=guest,name={}", guest::wire::PORT));
+}
+
+/// A graphics card, and a tablet: unlike a mouse, its pointer is where the viewer's is.
+fn display(line: &mut Line) {
+    for device in ["VGA", "qemu-xhci", "usb-tablet"] {
+        line.option("-device", device);
+    }
 }
 
 /// A virtio NIC on the TAP in QEMU's network namespace. The guest learns the MTU from the device. The NIC has no boot ROM.
@@ -134,7 +169,17 @@ pub mod tests {
         let (kernel, initrd) = ("/boot/vmlinuz".into(), Some("/boot/initrd".into()));
         let boot = Some(Boot { kernel, initrd, append: "quiet".into() });
         let (machine, cpu_model, disks) = (None, None, Vec::new());
-        let vm = VmSpec { cpus: 2, memory: 512 << 20, machine, cpu_model, boot, disks };
+        let vm = VmSpec {
+            cpus: 2,
+            memory: 512 << 20,
+            machine,
+            cpu_model,
+            accelerator: None,
+            boot,
+            disks,
+            vnc: false,
+            seed: None,
+        };
         let (name, network_kind) = (InstanceName::new("guest").unwrap(), NetworkKind::Overlay);
         InstanceSpec { name, network, network_kind, workload: Workload::Vm(vm) }
     }
@@ -142,8 +187,13 @@ pub mod tests {
     fn line(begin: Begin) -> Vec<String> {
         let spec = spec();
         let Workload::Vm(vm) = &spec.workload else { unreachable!() };
-        let hardware =
-            Hardware { machine: "pc-q35-7.2".into(), cpu_model: "qemu64".into(), disks: Vec::new() };
+        let hardware = Hardware {
+            machine: "pc-q35-7.2".into(),
+            cpu_model: "qemu64".into(),
+            accelerator: Accelerator::Tcg,
+            disks: Vec::new(),
+            seed: None,
+        };
         arguments(&emulator(), &spec, vm, &hardware, begin)
     }
 

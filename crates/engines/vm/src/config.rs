@@ -17,6 +17,8 @@ pub struct Config {
     pub bridge: String,
     /// The overlay, if this host is part of one.
     pub overlay: Option<Arc<dyn Wiring>>,
+    /// The folder with the tools for guests: the agent and the RDMA libraries.
+    pub tools: Option<PathBuf>,
     /// The command that runs [`engine_criu::init::run`] with further arguments: the first process of a machine.
     pub init: Vec<OsString>,
 }

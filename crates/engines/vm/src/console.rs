@@ -1,7 +1,11 @@
-//! Output of the serial console that the node has not received when the machine stops.
+//! Output and input of the serial console that have not arrived when the machine stops.
 //!
-//! QEMU writes it into a pipe that init reads. Init does not read while it has no node, so the rest waits in the pipe. The source copies
+//! **Output** that the node has not received: QEMU writes it into a pipe that init reads. Init does not read while it has no node, so the rest waits in the pipe. The source copies
 //! that without consuming it: after a rollback, init sends it as ever. The destination puts it into the new pipe, before any of the guest's.
+//!
+//! **Input** that QEMU has not read: init writes it into a pipe, and writes nothing from the node's order to suspend on. The source takes
+//! the rest out of the pipe once the guest is stopped, since QEMU goes on to read: a key that it takes after it has sent the state of
+//! the serial port would be lost. The destination puts it into the new pipe, and the source back into its own after a rollback.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -14,7 +18,8 @@ const PIPE: usize = 64 * 1024;
 
 /// A copy of the bytes in the pipe that is the standard output of process `pid`.
 pub fn waiting(pid: i32) -> io::Result<Vec<u8>> {
-    let theirs = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(output_of(pid))?;
+    let theirs =
+        File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path_of(pid, Stream::Output))?;
     let (mut reader, writer) = io::pipe()?;
     // SAFETY: no memory is passed, and both descriptors are open.
     let copied = unsafe { libc::tee(theirs.as_raw_fd(), writer.as_raw_fd(), PIPE, libc::SPLICE_F_NONBLOCK) };
@@ -28,18 +33,44 @@ pub fn waiting(pid: i32) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Puts the contents of the file `from`, if it exists, into that pipe, which is empty.
-pub fn put_back(pid: i32, from: &Path) -> io::Result<()> {
+/// Takes the bytes that QEMU has not read yet out of the pipe that is its standard input, into which nobody writes meanwhile. Of what is
+/// in the pipe, QEMU and this function read each byte once.
+pub fn take_keys(pid: i32) -> io::Result<Vec<u8>> {
+    let mut theirs =
+        File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path_of(pid, Stream::Input))?;
+    let (mut keys, mut piece) = (Vec::new(), [0; 4096]);
+    loop {
+        match theirs.read(&mut piece) {
+            Ok(0) => return Ok(keys),
+            Ok(length) => keys.extend_from_slice(&piece[..length]),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(keys),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Moves the contents of the file `from`, if it exists, into the pipe, which is empty.
+pub fn put_back(pid: i32, stream: Stream, from: &Path) -> io::Result<()> {
     let bytes = match fs::read(from) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         bytes => bytes?,
     };
-    let mut theirs = File::options().write(true).custom_flags(libc::O_NONBLOCK).open(output_of(pid))?;
-    theirs.write_all(&bytes)
+    let mut theirs = File::options().write(true).custom_flags(libc::O_NONBLOCK).open(path_of(pid, stream))?;
+    theirs.write_all(&bytes)?;
+    fs::remove_file(from)
 }
 
-fn output_of(pid: i32) -> String {
-    format!("/proc/{pid}/fd/1")
+/// A standard stream of QEMU: a pipe, and an end of the guest's console.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// What users type.
+    Input,
+    /// What the guest writes.
+    Output,
+}
+
+fn path_of(pid: i32, stream: Stream) -> String {
+    format!("/proc/{pid}/fd/{}", stream as i32)
 }
 
 #[cfg(test)]
@@ -64,7 +95,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("console");
         fs::write(&file, "two\n").unwrap();
-        put_back(pid, &file).unwrap();
+        put_back(pid, Stream::Output, &file).unwrap();
         assert_eq!(waiting(pid).unwrap(), b"one\ntwo\n");
         child.kill().unwrap();
         child.wait().unwrap();
@@ -74,7 +105,37 @@ mod tests {
     fn an_empty_pipe_has_nothing_waiting() {
         let mut child = Command::new("sleep").arg("60").stdout(Stdio::piped()).spawn().unwrap();
         assert_eq!(waiting(child.id().cast_signed()).unwrap(), b"");
-        put_back(child.id().cast_signed(), Path::new("/nowhere/console")).unwrap();
+        put_back(child.id().cast_signed(), Stream::Output, Path::new("/nowhere/console")).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn keys_are_taken_out_and_put_back_once() {
+        let mut child = Command::new("sh")
+            .args(["-c", "read line; echo \"$line\"; exec sleep 60"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = child.id().cast_signed();
+        let mut keyboard = child.stdin.take().unwrap();
+        keyboard.write_all(b"ls").unwrap();
+        let begun = Instant::now();
+        let mut keys = Vec::new();
+        while keys.is_empty() && begun.elapsed() < Duration::from_millis(200) {
+            keys = take_keys(pid).unwrap();
+        }
+        assert_eq!(take_keys(pid).unwrap(), b"");
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("keys");
+        fs::write(&file, &keys).unwrap();
+        put_back(pid, Stream::Input, &file).unwrap();
+        put_back(pid, Stream::Input, &file).unwrap();
+        keyboard.write_all(b" -l\n").unwrap();
+        while waiting(pid).unwrap() != b"ls -l\n" {
+            assert!(begun.elapsed() < Duration::from_secs(10), "nothing arrives");
+        }
         child.kill().unwrap();
         child.wait().unwrap();
     }

@@ -1,7 +1,7 @@
 //! The destination side of a move.
 
-use std::fs::File;
-use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use engine_api::{
     Channels, Coming, Destination, Error, ImageSink, Needs, Outage, Phase, Phases, Postcopy, Result, Running,
     State, Watch,
 };
-use instance::{Blocker, InstanceName, Region};
+use instance::{Blocker, InstanceName};
 
+use crate::checkpoint;
 use crate::command::Begin;
-use crate::console;
 use crate::disks::LocalDisk;
 use crate::engine::VmEngine;
 use crate::error::{Doing, not_restored};
@@ -23,7 +23,9 @@ use crate::migration;
 use crate::mirror;
 use crate::needs::Details;
 use crate::qmp::Qmp;
-use crate::record::{CONSOLE, NBD, Record, file_name};
+use crate::record::{NBD, Record, SEED};
+use crate::seed::travel;
+use crate::sink::Sink;
 
 /// A machine that comes to this host.
 pub struct Arrival {
@@ -63,6 +65,28 @@ impl Arrival {
         Ok(())
     }
 
+    /// Waits for the whole machine, which comes from another host.
+    fn take_over(machine: &Machine, watch: &Watch<'_>) -> Result<()> {
+        Self::await_whole(&*machine.emulator()?, watch)?;
+        if !machine.record.made.is_empty() {
+            mirror::close(&mut lock(&*machine.emulator()?)).map_err(not_restored)?;
+        }
+        Ok(())
+    }
+
+    /// Starts the emulator of a machine that comes from a checkpoint, and lets it load the memory. If that fails, it may be repeated.
+    fn load(&self, machine: &mut Machine, memory: &OwnedFd, watch: &Watch<'_>) -> Result<()> {
+        let (emulator, records) = (self.engine.emulator()?, &self.engine.records);
+        machine.launch(&self.engine.config, emulator, records, Begin::Incoming)?;
+        let emulator = machine.emulator()?;
+        let loaded = migration::load(&mut lock(&emulator), memory).map_err(not_restored);
+        let loaded = loaded.and_then(|()| Self::await_whole(&emulator, watch));
+        if loaded.is_err() {
+            machine.kill();
+        }
+        loaded
+    }
+
     /// Waits until the emulator has the whole machine.
     fn await_whole(qmp: &Mutex<Qmp>, watch: &Watch<'_>) -> Result<()> {
         let end = Instant::now() + watch.timeout;
@@ -80,8 +104,8 @@ impl Arrival {
 
 impl Destination for Arrival {
     fn verify(&self, needs: &Needs, is_postcopy: bool) -> Result<Vec<Blocker>> {
-        let mut blockers = Details::decode(needs)?.blockers(self.engine.emulator()?);
-        blockers.extend(self.engine.lacks_memory(needs.memory, &self.name)?);
+        let mut blockers = Details::decode(needs)?.blockers(self.engine.emulator()?, &self.engine.kvm);
+        blockers.extend(self.engine.memory.lack(&self.name, needs.memory)?);
         if is_postcopy {
             let what = "post-copy is not supported for virtual machines";
             blockers.push(Blocker::new(what, "move it without --post-copy"));
@@ -90,17 +114,19 @@ impl Destination for Arrival {
     }
 
     fn prepare(&self, coming: Coming<'_>) -> Result<()> {
-        let Some(channels) = coming.channels else {
-            return Err(Error::unusable(
-                "a virtual machine cannot be restored from a checkpoint",
-                "start it again",
-            ));
-        };
         let Details { hardware, local, .. } = Details::decode(coming.needs)?;
+        let (seed, image) = (hardware.seed, self.engine.records.file(&self.name, SEED));
         let machine = self.engine.prepare(coming.spec, hardware)?;
-        let emulator = self.launch(&mut lock(&machine), &local);
+        // The emulator of a machine in a checkpoint starts when its disks are there.
+        let Some(channels) = coming.channels else { return Ok(()) };
+        let made = seed.map_or(Ok(()), |size| travel::make(&image, size));
+        let made = made.doing(|| format!("making {}", image.display()));
+        let emulator = made.and_then(|()| self.launch(&mut lock(&machine), &local));
         match emulator {
             Ok(emulator) => {
+                if let Some(size) = seed {
+                    receive_seed(channels.clone(), image, size);
+                }
                 let socket = self.engine.records.file(&self.name, NBD);
                 for disk in &local {
                     mirror::carry(channels.clone(), disk, socket.clone());
@@ -117,8 +143,7 @@ impl Destination for Arrival {
     }
 
     fn sink(&self) -> Result<Box<dyn ImageSink>> {
-        let path = lock(&*self.machine()?).console(&self.engine.records);
-        Ok(Box::new(ConsoleSink { name: file_name(&self.name, CONSOLE), path }))
+        Ok(Box::new(Sink { engine: self.engine.clone(), name: self.name.clone() }))
     }
 
     fn postcopy(&self) -> Result<Option<Arc<dyn Postcopy>>> {
@@ -128,17 +153,21 @@ impl Destination for Arrival {
     fn restore(&self, watch: &Watch<'_>) -> Result<Phases> {
         let machine = self.machine()?;
         let mut machine = lock(&machine);
-        if machine.record.state == State::Held {
-            return Ok(Phases::default());
+        match machine.record.state {
+            // Its memory came once. What happens to its disks depends on the decision about the move.
+            State::Held | State::Ended if !machine.has_emulator() => {
+                self.engine.enter(&mut machine, State::Ended)?;
+                return Err(lost());
+            }
+            State::Held => return Ok(Phases::default()),
+            _ => machine.must_be(State::Prepared)?,
         }
-        machine.must_be(State::Prepared)?;
         let began = Instant::now();
-        Self::await_whole(&*machine.emulator()?, watch)?;
-        if !machine.record.made.is_empty() {
-            mirror::close(&mut lock(&*machine.emulator()?)).map_err(not_restored)?;
+        match checkpoint::saved_memory(&self.name, &self.engine.records)? {
+            Some(memory) => self.load(&mut machine, &memory, watch)?,
+            None => Self::take_over(&machine, watch)?,
         }
-        let left = console::put_back(machine.emulator_pid()?, &machine.console(&self.engine.records));
-        left.doing(|| format!("writing the console of `{}`", self.name))?;
+        machine.restore_console(&self.engine.records)?;
         self.engine.enter(&mut machine, State::Held)?;
         let elapsed_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
         Ok(Phases(vec![Phase { name: "memory".into(), elapsed_us: elapsed_us.max(1) }]))
@@ -155,7 +184,11 @@ impl Destination for Arrival {
         self.keep_disks(&mut machine)?;
         machine.link.mend().doing(|| "mending the link".into())?;
         let mended = Instant::now();
-        migration::cont(&mut lock(&*machine.emulator()?)).map_err(not_restored)?;
+        if let Err(error) =
+            machine.emulator().and_then(|qmp| migration::cont(&mut lock(&qmp)).map_err(not_restored))
+        {
+            return Err(if machine.has_emulator() { error } else { lost() });
+        }
         let outage = Outage { processors: began.elapsed(), link: mended - began };
         let phases =
             [("mend", outage.link), ("resume", outage.processors - outage.link)].map(|(name, elapsed)| {
@@ -167,17 +200,28 @@ impl Destination for Arrival {
         machine.record.state = State::Running;
         // A reader of the older record asks the emulator.
         let _older = self.engine.records.save(&machine.record);
+        // What is left goes with the machine.
+        let _left = checkpoint::delete_images(&machine, &self.engine.records);
         Ok(Running { pid: Some(pid), phases: Phases(phases.into()), outage: Some(outage) })
     }
 
     fn abort(&self) -> Result<()> {
         let Ok(machine) = self.machine() else { return Ok(()) };
-        let state = lock(&machine).record.state;
-        match state {
-            State::Prepared | State::Held => self.engine.remove(&self.name),
-            State::Running | State::Stopped | State::Ended => Ok(()),
+        let mut machine = lock(&machine);
+        match machine.record.state {
+            State::Prepared | State::Held => {}
+            // It has ended before it came: its disks are no more than those of a machine that was prepared.
+            State::Ended => self.engine.enter(&mut machine, State::Prepared)?,
+            State::Running | State::Stopped => return Ok(()),
         }
+        drop(machine);
+        self.engine.remove(&self.name)
     }
+}
+
+/// The emulator has ended before the guest ran here.
+fn lost() -> Error {
+    Error::Lost("its emulator has ended".into())
 }
 
 /// Lets the emulator load what comes over the channel, once the source has opened it. If the move ends before, there is none; if the
@@ -188,32 +232,10 @@ fn receive(emulator: &Weak<Mutex<Qmp>>, channels: &Arc<dyn Channels>) {
     let _closed = migration::receive(&mut lock(&emulator), &channel);
 }
 
-/// Takes the one image of a machine: console output. All else comes over channels.
-struct ConsoleSink {
-    name: String,
-    path: std::path::PathBuf,
-}
-
-impl ImageSink for ConsoleSink {
-    fn begin(&mut self) {}
-
-    fn write(&mut self, _: Region, _: u64, _: &[u8]) -> io::Result<()> {
-        Err(io::ErrorKind::InvalidData.into())
-    }
-
-    fn lay_out(&mut self, _: Region, _: &[(u64, u64)]) -> io::Result<()> {
-        Err(io::ErrorKind::InvalidData.into())
-    }
-
-    fn leave(&mut self, _: Region, _: &[(u64, u64)]) -> io::Result<()> {
-        Err(io::ErrorKind::InvalidData.into())
-    }
-
-    fn file(&mut self, name: &str) -> io::Result<File> {
-        if name == self.name { File::create_new(&self.path) } else { Err(io::ErrorKind::InvalidInput.into()) }
-    }
-
-    fn finish(self: Box<Self>) -> io::Result<()> {
-        Ok(())
-    }
+/// Takes the image of a seed disk that comes over its channel. If it does not come, the source sees a closed channel.
+fn receive_seed(channels: Arc<dyn Channels>, image: PathBuf, size: u64) {
+    thread::spawn(move || {
+        let Ok(channel) = channels.connect(travel::CHANNEL) else { return };
+        let _closed = travel::receive(channel, &image, size);
+    });
 }

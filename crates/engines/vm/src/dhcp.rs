@@ -1,7 +1,7 @@
 //! A DHCP server for one guest: its node gives it the instance's address.
 //!
 //! It listens with a packet socket on the guest's TAP, and answers only the guest's own MAC. The lease has no end, so a guest does not
-//! ask again after a move. The guest's requests also leave for the network, as all its frames do.
+//! ask again after a move. The guest's requests do not leave for the network: a server there, such as a home LAN's, would answer too.
 
 use std::io;
 use std::mem::size_of;
@@ -20,9 +20,8 @@ use instance::Network;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags, netdevice, recv, send};
 
-use crate::network::{HOST, HOST_MAC};
+use crate::network::{DHCP_PORT as SERVER_PORT, HOST, HOST_MAC};
 
-const SERVER_PORT: u16 = 67;
 const CLIENT_PORT: u16 = 68;
 
 /// A lease of so many seconds has no end (RFC 2131, section 3.3).

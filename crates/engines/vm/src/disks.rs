@@ -141,15 +141,16 @@ impl LocalDisk {
     }
 }
 
-fn node(number: usize) -> String {
+/// QEMU's name of a disk's node.
+pub fn node(number: usize) -> String {
     format!("disk{number}")
 }
 
-/// The local disks of a machine, as its emulator describes them.
+/// The disks of a machine that come along, as its emulator describes them. With `is_saved`, to a checkpoint: these are all.
 ///
 /// # Errors
 /// If it does not.
-pub fn local(vm: &VmSpec, nodes: &Value) -> Result<Vec<LocalDisk>> {
+pub fn coming_along(vm: &VmSpec, nodes: &Value, is_saved: bool) -> Result<Vec<LocalDisk>> {
     let described = |number: usize, disk: &Disk| {
         let nodes = nodes.as_array()?;
         let image = &nodes.iter().find(|found| found["node-name"] == node(number))?["image"];
@@ -163,12 +164,12 @@ pub fn local(vm: &VmSpec, nodes: &Value) -> Result<Vec<LocalDisk>> {
             base: base.zip(driver).map(|(base, driver)| (base.into(), driver.to_owned())),
         })
     };
-    let local = vm.disks.iter().enumerate().filter(|(_, disk)| !disk.is_shared);
+    let coming = vm.disks.iter().enumerate().filter(|(_, disk)| is_saved || !disk.is_shared);
     let known = |(number, disk): (usize, &Disk)| {
         described(number, disk)
             .ok_or_else(|| Error::Other(format!("QEMU does not describe {}", disk.path.display())))
     };
-    local.map(known).collect()
+    coming.map(known).collect()
 }
 
 /// The formats of a new machine's disks, in order.
@@ -234,7 +235,17 @@ mod tests {
 
     fn vm(path: &Path, is_shared: bool) -> VmSpec {
         let disks = vec![Disk { path: path.to_owned(), is_shared }];
-        VmSpec { cpus: 1, memory: 1 << 28, machine: None, cpu_model: None, boot: None, disks }
+        VmSpec {
+            cpus: 1,
+            memory: 1 << 28,
+            machine: None,
+            cpu_model: None,
+            accelerator: None,
+            boot: None,
+            disks,
+            vnc: false,
+            seed: None,
+        }
     }
 
     #[test]
@@ -276,7 +287,7 @@ mod tests {
         let nodes = json!([{ "node-name": "disk0", "image": {
             "virtual-size": 4096, "actual-size": 512, "backing-image": { "filename": base, "format": "raw" },
         } }]);
-        let [disk] = &local(&vm(&path, false), &nodes).unwrap()[..] else { panic!("one disk") };
+        let [disk] = &coming_along(&vm(&path, false), &nodes, false).unwrap()[..] else { panic!("one disk") };
         assert!(disk.blocker().unwrap().what.contains("cannot be read there"));
         fs::write(&base, "").unwrap();
         assert_eq!(disk.blocker(), None);
@@ -289,7 +300,8 @@ mod tests {
             LocalDisk::retire(&path).unwrap();
             assert!(!path.exists() && directory.path().join("disk.moved-away").exists());
         }
-        assert!(local(&vm(&path, false), &json!([])).is_err());
-        assert_eq!(local(&vm(&path, true), &nodes).unwrap(), []);
+        assert!(coming_along(&vm(&path, false), &json!([]), false).is_err());
+        assert_eq!(coming_along(&vm(&path, true), &nodes, false).unwrap(), []);
+        assert_eq!(coming_along(&vm(&path, true), &nodes, true).unwrap().len(), 1);
     }
 }

@@ -6,16 +6,21 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use engine_api::{Error, Result};
-use instance::{Blocker, VmSpec};
+use instance::{Accelerator, Blocker, VmSpec};
 
 use crate::disks;
+use crate::kvm::Probe;
 use crate::record::Hardware;
 
 /// The machine type of a machine whose specification names none. QEMU resolves it to its newest version.
 const MACHINE: &str = "q35";
 
-/// The CPU model of a machine whose specification names none. Every QEMU and every processor has its features.
+/// The CPU model of an emulated machine whose specification names none. Every QEMU has its features.
 const CPU_MODEL: &str = "qemu64";
+
+/// The CPU model of a machine under KVM whose specification names none: the level x86-64-v2, which server processors have had since
+/// 2008 (Intel) and 2011 (AMD).
+const KVM_CPU_MODEL: &str = "Nehalem";
 
 /// A QEMU that works.
 #[derive(Debug)]
@@ -61,23 +66,35 @@ impl Emulator {
         }
     }
 
+    /// Its name and version in two words, such as `QEMU 7.2.22`.
+    pub fn name(&self) -> String {
+        let number = self.version.split_once("version ").map_or(self.version.as_str(), |(_, rest)| rest);
+        format!("QEMU {}", number.split(' ').next().unwrap_or_default())
+    }
+
     /// The hardware of a new machine, with the version of its type.
     ///
     /// # Errors
     /// If this QEMU does not have it.
-    pub fn hardware(&self, vm: &VmSpec) -> Result<Hardware> {
+    pub fn hardware(&self, vm: &VmSpec, kvm: &Probe) -> Result<Hardware> {
         let machine = vm.machine.as_deref().unwrap_or(MACHINE);
         let machine = self.aliases.get(machine).map_or(machine, String::as_str).to_owned();
-        let cpu_model = vm.cpu_model.as_deref().unwrap_or(CPU_MODEL).to_owned();
-        let hardware = Hardware { machine, cpu_model, disks: disks::formats(vm)? };
-        match self.lacks(&hardware).into_iter().next() {
+        let accelerator = match vm.accelerator {
+            Some(wanted) => wanted,
+            None if kvm.verdict().is_ok() => Accelerator::Kvm,
+            None => Accelerator::Tcg,
+        };
+        let usual = if accelerator == Accelerator::Kvm { KVM_CPU_MODEL } else { CPU_MODEL };
+        let cpu_model = vm.cpu_model.as_deref().unwrap_or(usual).to_owned();
+        let hardware = Hardware { machine, cpu_model, accelerator, disks: disks::formats(vm)?, seed: None };
+        match self.lacks(&hardware, kvm).into_iter().next() {
             Some(Blocker { what, remedy }) => Err(Error::unusable(what, remedy)),
             None => Ok(hardware),
         }
     }
 
     /// The parts of `hardware` that this QEMU does not have.
-    pub fn lacks(&self, hardware: &Hardware) -> Vec<Blocker> {
+    pub fn lacks(&self, hardware: &Hardware, kvm: &Probe) -> Vec<Blocker> {
         let Hardware { machine, cpu_model, .. } = hardware;
         let missing = |kind: &str, name: &str, list: &str| {
             let what = format!("{} has no {kind} `{name}`", self.version);
@@ -91,11 +108,30 @@ impl Emulator {
         let machine =
             (!self.machines.contains(machine)).then(|| missing("machine type", machine, "-machine"));
         let model = (!self.cpu_models.contains(model)).then(|| missing("CPU model", model, "-cpu"));
-        machine.into_iter().chain(model).collect()
+        machine.into_iter().chain(model).chain(lacks_accelerator(hardware, kvm)).collect()
     }
 }
 
-fn find(program: &Path) -> Option<PathBuf> {
+/// The blocker, if this host cannot execute the machine's processors in the machine's way.
+fn lacks_accelerator(hardware: &Hardware, kvm: &Probe) -> Option<Blocker> {
+    match hardware.accelerator {
+        Accelerator::Kvm => kvm.verdict().as_ref().err().map(|reason| {
+            let what = format!("the machine needs KVM ({reason})");
+            Blocker::new(
+                what,
+                "choose a host with KVM (`transhume hosts`), or run the machine with `--accel tcg`",
+            )
+        }),
+        Accelerator::Tcg if hardware.cpu_model.split(',').next() == Some("host") => Some(Blocker::new(
+            "the CPU model `host` needs KVM, and the machine runs without",
+            "omit `--cpu-model`, or choose a host with KVM (`transhume hosts`)",
+        )),
+        Accelerator::Tcg => None,
+    }
+}
+
+/// The program, by `PATH` unless it is a path.
+pub fn find(program: &Path) -> Option<PathBuf> {
     if program.components().count() > 1 {
         return program.is_file().then(|| program.to_owned());
     }
@@ -165,17 +201,48 @@ pub mod tests {
         Emulator { program, version, release: (7, 2), machines, aliases, cpu_models }
     }
 
+    fn tcg() -> Probe {
+        Probe::known(Err("there is no /dev/kvm".into()))
+    }
+
+    #[test]
+    fn kvm_is_the_default_where_it_works_and_a_machine_under_kvm_moves_to_such_hosts_only() {
+        let (emulator, kvm) = (emulator(), Probe::known(Ok(())));
+        let emulated = emulator.hardware(&vm(None, None), &tcg()).unwrap();
+        assert_eq!((emulated.accelerator, emulated.cpu_model.as_str()), (Accelerator::Tcg, "qemu64"));
+        assert_eq!(emulator.lacks(&emulated, &kvm), [], "an emulated machine stays emulated");
+        let native = emulator.hardware(&vm(None, Some("qemu64")), &kvm).unwrap();
+        assert_eq!(native.accelerator, Accelerator::Kvm);
+        let blockers = emulator.lacks(&native, &tcg());
+        assert_eq!(blockers[0].what, "the machine needs KVM (there is no /dev/kvm)");
+        assert!(blockers[0].remedy.contains("--accel tcg") && blockers.len() == 1, "{blockers:?}");
+        let wanted = VmSpec { accelerator: Some(Accelerator::Kvm), ..vm(None, Some("qemu64")) };
+        assert!(emulator.hardware(&wanted, &tcg()).is_err());
+        let refusal = emulator.hardware(&vm(None, Some("host")), &tcg()).unwrap_err().to_string();
+        assert!(refusal.contains("CPU model `host`"), "{refusal}");
+    }
+
     fn vm(machine: Option<&str>, cpu_model: Option<&str>) -> VmSpec {
         let (machine, cpu_model) = (machine.map(str::to_owned), cpu_model.map(str::to_owned));
-        VmSpec { cpus: 1, memory: 1 << 28, machine, cpu_model, boot: None, disks: Vec::new() }
+        VmSpec {
+            cpus: 1,
+            memory: 1 << 28,
+            machine,
+            cpu_model,
+            accelerator: None,
+            boot: None,
+            disks: Vec::new(),
+            vnc: false,
+            seed: None,
+        }
     }
 
     #[test]
     fn a_machine_type_is_recorded_with_its_version() {
         let emulator = emulator();
-        assert_eq!(emulator.hardware(&vm(None, None)).unwrap().machine, "pc-q35-7.2");
-        assert_eq!(emulator.hardware(&vm(Some("pc-q35-7.1"), None)).unwrap().machine, "pc-q35-7.1");
-        assert!(emulator.hardware(&vm(None, Some("qemu64,+aes"))).is_ok());
+        assert_eq!(emulator.hardware(&vm(None, None), &tcg()).unwrap().machine, "pc-q35-7.2");
+        assert_eq!(emulator.hardware(&vm(Some("pc-q35-7.1"), None), &tcg()).unwrap().machine, "pc-q35-7.1");
+        assert!(emulator.hardware(&vm(None, Some("qemu64,+aes")), &tcg()).is_ok());
     }
 
     #[test]
@@ -189,9 +256,9 @@ pub mod tests {
 
     #[test]
     fn missing_hardware_is_named() {
-        let refusal = emulator().hardware(&vm(Some("pc-q35-9.9"), None)).unwrap_err().to_string();
+        let refusal = emulator().hardware(&vm(Some("pc-q35-9.9"), None), &tcg()).unwrap_err().to_string();
         assert!(refusal.starts_with("QEMU 7.2 has no machine type `pc-q35-9.9`: choose one"), "{refusal}");
-        let refusal = emulator().hardware(&vm(None, Some("sse"))).unwrap_err().to_string();
+        let refusal = emulator().hardware(&vm(None, Some("sse")), &tcg()).unwrap_err().to_string();
         assert!(refusal.starts_with("QEMU 7.2 has no CPU model `sse`"), "{refusal}");
     }
 

@@ -7,29 +7,36 @@ use std::time::{Duration, Instant};
 
 use engine_api::wiring::Wiring;
 use engine_api::{
-    Capabilities, Destination, Driver, Engine, Error, Guest, Local, Phases, Recovered, Result, Running,
-    Shortage, Source, State,
+    Capabilities, Destination, Driver, Engine, Error, Guest, Local, MachineSupport, Phases, Recovered,
+    Result, Running, Shortage, Source, State,
 };
-use engine_criu::shared::{Bridge, Task, memory_available};
+use engine_criu::shared::{Bridge, Task};
 use fabric::NetworkKind;
-use instance::{Blocker, InstanceName, InstanceSpec, Kind};
+use instance::{InstanceName, InstanceSpec, Kind};
 
+use crate::checkpoint;
 use crate::command::Begin;
 use crate::config::Config;
 use crate::destination::Arrival;
 use crate::emulator::Emulator;
 use crate::error::Doing;
+use crate::kvm::Probe;
+use crate::limits;
 use crate::lock::lock;
 use crate::machine::{Machine, vm_of};
+use crate::memory::Reservations;
 use crate::migration;
 use crate::needs;
-use crate::record::{Hardware, Record, Records};
+use crate::record::{Hardware, Record, Records, SEED};
+use crate::seed::{self, SeedFile, contents};
 use crate::source::Departure;
 
 /// The engine; one for each state directory.
 pub struct VmEngine {
     pub(crate) config: Config,
     pub(crate) records: Records,
+    pub(crate) memory: Reservations,
+    pub(crate) kvm: Probe,
     emulator: OnceLock<Emulator>,
     pub(crate) machines: Mutex<HashMap<InstanceName, Arc<Mutex<Machine>>>>,
 }
@@ -41,7 +48,9 @@ impl VmEngine {
     /// If the state directory cannot be made, or other users can write to it.
     pub fn new(config: Config) -> Result<Self> {
         let records = Records::open(config.state.clone())?;
-        Ok(Self { config, records, emulator: OnceLock::new(), machines: Mutex::default() })
+        let kvm = Probe::begin(config.emulator.clone(), records.directory());
+        let (memory, machines) = (Reservations::default(), Mutex::default());
+        Ok(Self { config, records, memory, kvm, emulator: OnceLock::new(), machines })
     }
 
     /// A machine of this host.
@@ -65,10 +74,10 @@ impl VmEngine {
         Ok(self.emulator.get_or_init(|| emulator))
     }
 
-    /// Makes a machine's namespace and devices, and records it. Nothing runs.
+    /// Reserves a machine's memory, makes its namespace and devices, and records it. Nothing runs.
     ///
     /// # Errors
-    /// If the host lacks something, or a machine of this name is here and has not ended.
+    /// If the host lacks something such as memory, or a machine of this name is here and has not ended.
     pub(crate) fn prepare(&self, spec: &InstanceSpec, hardware: Hardware) -> Result<Arc<Mutex<Machine>>> {
         let name = &spec.name;
         if let Ok(present) = self.find(name) {
@@ -83,9 +92,13 @@ impl VmEngine {
             first: None,
             made: Vec::new(),
         };
-        let mut machine = Machine::make(record, self.wiring(spec.network_kind)?)?;
+        let wiring = self.wiring(spec.network_kind)?;
+        let memory = self.memory.reserve(name, needs::memory(vm_of(spec)?))?;
+        let made = Machine::make(record, wiring, memory);
+        let mut machine = made.inspect_err(|_| self.memory.release(name))?;
         if let Err(error) = self.records.save(&machine.record) {
-            machine.remove()?;
+            machine.remove(&self.records)?;
+            self.memory.release(name);
             return Err(error);
         }
         let machine = Arc::new(Mutex::new(machine));
@@ -104,37 +117,26 @@ impl VmEngine {
         }
     }
 
-    /// The blocker, if the host has less than `wanted` bytes of memory for one more machine. Memory of machines that are on their way
-    /// counts as used.
-    ///
-    /// # Errors
-    /// If the host does not say what it has.
-    pub(crate) fn lacks_memory(&self, wanted: u64, own: &InstanceName) -> Result<Option<Blocker>> {
-        let machines: Vec<_> = lock(&self.machines).values().cloned().collect();
-        let promised = machines.iter().filter_map(|machine| {
-            // A machine that is busy with its restore has most of its memory.
-            let machine = machine.try_lock().ok()?;
-            let comes = machine.record.state == State::Prepared && machine.name() != own;
-            comes.then(|| machine.vm().map_or(0, needs::memory))
-        });
-        let free = memory_available()?.saturating_sub(promised.sum());
-        Ok((free < wanted).then(|| {
-            let what =
-                format!("the machine needs {} MiB of memory, and {} MiB are free", wanted >> 20, free >> 20);
-            Blocker::new(
-                what,
-                "end other programs there, give the machine less with --memory, or choose another host",
-            )
-        }))
-    }
-
     /// Kills and deletes a machine, in any state.
     pub(crate) fn remove(&self, name: &InstanceName) -> Result<()> {
         let Ok(machine) = self.find(name) else { return Ok(()) };
-        lock(&machine).remove()?;
+        {
+            let mut machine = lock(&machine);
+            machine.remove(&self.records)?;
+            checkpoint::delete_images(&machine, &self.records)?;
+        }
+        self.memory.release(name);
         self.records.forget(name)?;
         lock(&self.machines).remove(name);
         Ok(())
+    }
+
+    /// Makes the seed disk of a new machine.
+    fn make_seed(&self, machine: &mut Machine, files: &[SeedFile]) -> Result<()> {
+        let image = self.records.file(machine.name(), SEED);
+        let size = seed::build(&image, files).doing(|| format!("writing {}", image.display()))?;
+        machine.record.hardware.seed = Some(size);
+        self.records.save(&machine.record)
     }
 
     /// Records another state. An older record leads to the same result after a restart, or the caller does not go on.
@@ -151,19 +153,30 @@ impl Engine for VmEngine {
         Capabilities { kinds: &[Kind::Vm], precopy: Driver::Engine }
     }
 
+    fn machines(&self) -> Option<MachineSupport> {
+        let emulator = self.emulator().map(|emulator| emulator.name()).map_err(|error| error.to_string());
+        let displays = self.records.directory().to_owned();
+        Some(MachineSupport { emulator, kvm: self.kvm.verdict().clone(), displays })
+    }
+
     fn create(&self, spec: &InstanceSpec) -> Result<()> {
         let vm = vm_of(spec)?;
-        let hardware = self.emulator()?.hardware(vm)?;
+        let hardware = self.emulator()?.hardware(vm, &self.kvm)?;
         needs::must_exist(vm)?;
-        if let Some(Blocker { what, remedy }) = self.lacks_memory(needs::memory(vm), &spec.name)? {
-            return Err(Error::unusable(what, remedy));
+        let tools = self.config.tools.as_deref();
+        let files = vm.seed.as_ref().map(|seed| contents::files(spec, seed, tools)).transpose()?;
+        let machine = self.prepare(spec, hardware)?;
+        let Some(files) = files else { return Ok(()) };
+        let made = self.make_seed(&mut lock(&machine), &files);
+        if made.is_err() {
+            self.remove(&spec.name)?;
         }
-        self.prepare(spec, hardware).map(drop)
+        made
     }
 
     fn local(self: Arc<Self>, name: &InstanceName) -> Result<Box<dyn Local>> {
         let machine = self.find(name)?;
-        Ok(Box::new(Here { engine: self, machine }))
+        Ok(Box::new(Here { engine: self, name: name.clone(), machine }))
     }
 
     fn destroy(&self, name: &InstanceName) -> Result<()> {
@@ -187,6 +200,7 @@ impl Engine for VmEngine {
 /// A machine on this host.
 struct Here {
     engine: Arc<VmEngine>,
+    name: InstanceName,
     machine: Arc<Mutex<Machine>>,
 }
 
@@ -232,8 +246,17 @@ impl Local for Here {
         }
     }
 
+    /// Presses the power button of a guest that runs.
+    fn power_down(&self) -> Result<bool> {
+        let emulator = lock(&self.machine).emulator()?;
+        migration::power_down(&mut lock(&emulator)).doing(|| "pressing the power button".into())?;
+        Ok(true)
+    }
+
     fn shortage(&self) -> Shortage {
-        Shortage::default()
+        let engine_criu::shared::Shortage { kills, limit } =
+            limits::shortage(self.engine.records.directory(), &self.name);
+        Shortage { kills, limit }
     }
 
     fn guest(&self) -> Result<Option<Guest>> {

@@ -24,6 +24,11 @@ pub fn not_moved(error: &QmpError) -> Error {
     failed("its memory could not be sent", error)
 }
 
+/// The failure of the emulator to write a machine to a file.
+pub fn not_saved(error: &QmpError) -> Error {
+    failed("its memory could not be saved", error)
+}
+
 /// The failure of the emulator to mirror the local disks.
 pub fn disks_not_moved(error: &QmpError) -> Error {
     failed("its local disks could not be sent", error)

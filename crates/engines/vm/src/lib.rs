@@ -30,12 +30,18 @@
 //!
 //! * [`engine`]: the engine, and one machine on its host. [`config`]: its configuration. [`lock`]: locks.
 //! * [`source`], [`destination`]: the two sides of a move. [`migration`]: QEMU's migration as both follow it.
+//!   [`stall`]: notices that the other host takes no data.
 //! * [`machine`]: a machine's resources on this host. [`record`]: its durable record. [`recovering`]: finds it after a restart of the node.
 //! * [`command`]: QEMU's command line. [`emulator`]: the installed QEMU and its abilities. [`qmp`]: the client of its control socket.
-//! * [`network`]: the TAP. [`dhcp`]: tells the guest its address there. [`console`]: serial output that has not reached the node.
+//! * [`memory`]: the memory that machines have reserved. [`limits`]: their cgroups. [`kvm`]: whether KVM works on this host.
+//!   [`processor`]: the host's processor.
+//! * [`network`]: the TAP. [`inbox`]: frames that wait there. [`dhcp`]: tells the guest its address there. [`console`]: serial output that has not reached the node.
+//! * [`seed`]: the disk with tools for the guest and data for cloud-init.
 //! * [`disks`]: formats, options and files of disks. [`mirror`]: local disks that move along.
+//! * [`checkpoint`]: machines in files. [`sink`]: takes the files of a machine.
 //! * [`needs`]: the needs of a machine at its destination. [`error`]: errors.
 
+mod checkpoint;
 mod command;
 mod config;
 mod console;
@@ -45,16 +51,24 @@ mod disks;
 mod emulator;
 mod engine;
 mod error;
+mod inbox;
+mod kvm;
+mod limits;
 mod lock;
 mod machine;
+mod memory;
 mod migration;
 mod mirror;
 mod needs;
 mod network;
+mod processor;
 pub mod qmp;
 mod record;
 mod recovering;
+mod seed;
+mod sink;
 mod source;
+mod stall;
 
 pub use config::Config;
 pub use engine::VmEngine;

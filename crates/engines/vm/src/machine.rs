@@ -1,8 +1,9 @@
 //! A machine's resources on this host: network namespace, link, first process, and the connection to its emulator.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -13,19 +14,23 @@ use engine_api::wiring::Wiring;
 use engine_api::{Error, Guest, Result, State};
 use engine_criu::shared::{self, Link, Task, TaskId, absent_is_fine};
 use fabric::netns;
-use instance::{InstanceName, InstanceSpec, Kind, Program, VmSpec, Workload};
+use instance::{ImageFile, InstanceName, InstanceSpec, Kind, Program, VmSpec, Workload};
 use serde_json::json;
 
 use crate::command::{self, Begin};
 use crate::config::Config;
+use crate::console::{self, Stream};
 use crate::dhcp::DhcpServer;
 use crate::disks::{self, Format, LocalDisk};
 use crate::emulator::Emulator;
 use crate::error::{Doing, not_started};
+use crate::inbox::Inbox;
+use crate::limits;
 use crate::lock::lock;
+use crate::memory::User;
 use crate::network;
 use crate::qmp::{Qmp, QmpError};
-use crate::record::{CONSOLE, ERRORS, NBD, PORT, Record, Records, SOCKET, file_name};
+use crate::record::{CONSOLE, DISPLAY, ERRORS, KEYS, NBD, PORT, Record, Records, SOCKET, file_name};
 
 /// How long an emulator may take to offer its socket.
 const STARTED: Duration = Duration::from_secs(20);
@@ -41,6 +46,8 @@ pub struct Machine {
     pub namespace: OwnedFd,
     /// The wired device there.
     pub link: Link,
+    /// Uses the memory that is reserved for it.
+    memory: User,
     /// Tells the guest its address.
     _dhcp: DhcpServer,
     /// Its first process, the parent of the emulator.
@@ -51,26 +58,27 @@ pub struct Machine {
 
 impl Machine {
     /// Makes the namespace with its devices. The link is cut, and nothing runs.
-    pub fn make(record: Record, wiring: Arc<dyn Wiring>) -> Result<Self> {
+    pub fn make(record: Record, wiring: Arc<dyn Wiring>, memory: User) -> Result<Self> {
         let spec = &record.spec;
         let namespace = netns::create().doing(|| "making a network namespace".into())?;
         let kind = spec.network_kind;
         let link = Link::create(namespace.as_fd(), spec, wiring)
             .doing(|| format!("making the link of `{}` to the {kind}", spec.name))?;
-        let joined = network::join(namespace.as_fd(), spec.network.address, spec.network.mtu);
+        let joined = network::join(namespace.as_fd(), &spec.network);
         joined.doing(|| format!("making the TAP of `{}`", spec.name))?;
         let dhcp = dhcp(namespace.as_fd(), spec)?;
-        Ok(Self { record, namespace, link, _dhcp: dhcp, first: None, qmp: None })
+        Ok(Self { record, namespace, link, memory, _dhcp: dhcp, first: None, qmp: None })
     }
 
     /// Takes over the devices of a machine whose first process runs.
-    pub fn adopt(record: Record, first: Task, wiring: Arc<dyn Wiring>) -> Result<Self> {
+    pub fn adopt(record: Record, first: Task, wiring: Arc<dyn Wiring>, memory: User) -> Result<Self> {
         let path = format!("/proc/{}/ns/net", first.id().pid);
         let namespace: OwnedFd = File::open(&path).doing(|| format!("opening {path}"))?.into();
         let link = Link::find(namespace.as_fd(), &record.spec, wiring);
         let link = link.doing(|| format!("finding the link of `{}`", record.spec.name))?;
         let dhcp = dhcp(namespace.as_fd(), &record.spec)?;
-        Ok(Self { record, namespace, link, _dhcp: dhcp, first: Some(first), qmp: None })
+        memory.set(Some(first.id().pid));
+        Ok(Self { record, namespace, link, memory, _dhcp: dhcp, first: Some(first), qmp: None })
     }
 
     /// Its name.
@@ -103,20 +111,26 @@ impl Machine {
         begin: Begin,
     ) -> Result<()> {
         let (spec, errors) = (&self.record.spec, records.file(self.name(), ERRORS));
-        for ending in [ERRORS, SOCKET, PORT, NBD] {
+        for ending in [ERRORS, SOCKET, PORT, NBD, DISPLAY] {
             let stale = records.file(self.name(), ending);
             absent_is_fine(fs::remove_file(&stale)).doing(|| format!("deleting {}", stale.display()))?;
         }
         let arguments = command::arguments(emulator, spec, self.vm()?, &self.record.hardware, begin);
         let program = launcher(&emulator.program, arguments, records, self.name());
-        let limits = vec![shared::descriptor_limit()];
-        let pid = shared::start(&program, Kind::Vm, &config.init, self.namespace.as_fd(), limits);
+        let doors = limits::make(records.directory(), self.name(), self.vm()?)
+            .doing(|| format!("making the cgroup of `{}`", self.name()))?;
+        let own = vec![shared::descriptor_limit()];
+        let pid = shared::start(&program, Kind::Vm, &config.init, self.namespace.as_fd(), doors, own);
         let pid = pid.doing(|| format!("starting `{}`", self.name()))?;
+        self.memory.set(Some(pid));
         self.first = TaskId::of(pid).ok().and_then(Task::open);
         self.record.first = self.first.as_ref().map(Task::id);
         records.save(&self.record)?;
         match self.await_emulator(records) {
-            Ok(qmp) => self.qmp = Some(Arc::new(Mutex::new(qmp))),
+            Ok(qmp) => {
+                self.qmp = Some(Arc::new(Mutex::new(qmp)));
+                self.close_display(records)?;
+            }
             Err(error) => {
                 self.kill();
                 self.record.first = None;
@@ -125,6 +139,16 @@ impl Machine {
             }
         }
         Ok(())
+    }
+
+    /// Lets only root use the display. The emulator has made its socket as root, in a folder that is root's own.
+    fn close_display(&self, records: &Records) -> Result<()> {
+        if !self.vm()?.vnc {
+            return Ok(());
+        }
+        let socket = records.file(self.name(), DISPLAY);
+        let closed = fs::set_permissions(&socket, Permissions::from_mode(0o600));
+        closed.doing(|| format!("protecting {}", socket.display()))
     }
 
     /// Connects to the emulator of a machine that has been started before.
@@ -151,8 +175,7 @@ impl Machine {
     fn has_failed(&self, records: &Records) -> bool {
         let has_begun = records.file(self.name(), ERRORS).exists();
         let Some(first) = &self.first else { return true };
-        let is_alone = shared::tree(first.id().pid).is_ok_and(|tree| tree.len() == 1);
-        has_begun && is_alone || first.ended_within(Duration::ZERO)
+        has_begun && !self.has_emulator() || first.ended_within(Duration::ZERO)
     }
 
     /// Connects to the control socket, and makes sure that it is this machine's.
@@ -195,6 +218,19 @@ impl Machine {
         self.qmp.clone().ok_or_else(gone)
     }
 
+    /// Keeps frames for the guest from now on, and lets it take those that have come before.
+    pub fn hold(&self, emulator: i32) -> io::Result<()> {
+        self.link.hold()?;
+        Inbox::of(emulator)?.await_empty();
+        Ok(())
+    }
+
+    /// Whether the emulator has not ended. The first process outlives it until the node knows its exit code.
+    pub fn has_emulator(&self) -> bool {
+        let Some(first) = &self.first else { return false };
+        !first.ended_within(Duration::ZERO) && shared::tree(first.id().pid).is_ok_and(|tree| tree.len() > 1)
+    }
+
     /// The PID of the emulator.
     pub fn emulator_pid(&self) -> Result<i32> {
         let qmp = self.emulator()?;
@@ -213,20 +249,22 @@ impl Machine {
     /// Kills the emulator: when its first process dies, the kernel kills it too.
     pub fn kill(&mut self) {
         self.qmp = None;
+        self.memory.set(None);
         if let Some(first) = self.first.take() {
             let _gone = first.signal(libc::SIGKILL);
             first.ended_within(KILLED);
         }
     }
 
-    /// The local disks, as the emulator describes them.
+    /// The disks that come along in a move, or to a checkpoint, as the emulator describes them.
     ///
     /// # Errors
     /// If it does not.
-    pub fn local_disks(&self) -> Result<Vec<LocalDisk>> {
+    pub fn disks_coming_along(&self, is_saved: bool) -> Result<Vec<LocalDisk>> {
         let emulator = self.emulator()?;
         let nodes = lock(&emulator).execute("query-named-block-nodes", json!({ "flat": true }));
-        disks::local(self.vm()?, &nodes.doing(|| format!("asking for the disks of `{}`", self.name()))?)
+        let nodes = nodes.doing(|| format!("asking for the disks of `{}`", self.name()))?;
+        disks::coming_along(self.vm()?, &nodes, is_saved)
     }
 
     /// Makes the files of local disks that come with the machine.
@@ -257,15 +295,57 @@ impl Machine {
     }
 
     /// Kills and deletes everything but the record.
-    pub fn remove(&mut self) -> Result<()> {
+    pub fn remove(&mut self, records: &Records) -> Result<()> {
         self.kill();
+        limits::remove(records.directory(), self.name())
+            .doing(|| format!("removing the cgroup of `{}`", self.name()))?;
         self.part_with_disks()?;
         self.link.delete().doing(|| format!("deleting the link of `{}`", self.name()))
     }
 
-    /// The file with the console's output that came from the source.
-    pub fn console(&self, records: &Records) -> std::path::PathBuf {
-        records.file(self.name(), CONSOLE)
+    /// Copies the console's output that has not reached the node into a file, which travels along.
+    ///
+    /// # Errors
+    /// If that cannot be done.
+    pub fn save_output(&self, records: &Records) -> Result<ImageFile> {
+        let bytes = console::waiting(self.emulator_pid()?);
+        self.save(records, CONSOLE, &bytes.doing(|| format!("reading the console of `{}`", self.name()))?)
+    }
+
+    /// Moves the console's input that the emulator has not read into a file, which travels along.
+    ///
+    /// # Errors
+    /// If that cannot be done.
+    pub fn save_keys(&self, records: &Records) -> Result<ImageFile> {
+        let bytes = console::take_keys(self.emulator_pid()?);
+        self.save(records, KEYS, &bytes.doing(|| format!("reading the input of `{}`", self.name()))?)
+    }
+
+    fn save(&self, records: &Records, ending: &str, bytes: &[u8]) -> Result<ImageFile> {
+        let path = records.file(self.name(), ending);
+        fs::write(&path, bytes).doing(|| format!("writing {}", path.display()))?;
+        Ok(ImageFile { name: file_name(self.name(), ending), size: bytes.len() as u64 })
+    }
+
+    /// Gives a restored machine what the console has not delivered at the source.
+    ///
+    /// # Errors
+    /// If that cannot be done.
+    pub fn restore_console(&self, records: &Records) -> Result<()> {
+        let (pid, output) = (self.emulator_pid()?, records.file(self.name(), CONSOLE));
+        let restored = console::put_back(pid, Stream::Output, &output);
+        restored.doing(|| format!("writing the console of `{}`", self.name()))?;
+        self.return_keys(records)
+    }
+
+    /// Gives the emulator the console's input that was taken from it, or from the one at the source.
+    ///
+    /// # Errors
+    /// If that cannot be done.
+    pub fn return_keys(&self, records: &Records) -> Result<()> {
+        let returned =
+            console::put_back(self.emulator_pid()?, Stream::Input, &records.file(self.name(), KEYS));
+        returned.doing(|| format!("writing to the console of `{}`", self.name()))
     }
 }
 
@@ -285,16 +365,16 @@ pub fn vm_of(spec: &InstanceSpec) -> Result<&VmSpec> {
     }
 }
 
-/// The program that becomes the emulator. Its errors go to a file, since its output is the guest's console.
+/// The program that becomes the emulator. Its errors go to a file, since its output and input are the guest's console.
 fn launcher(emulator: &Path, arguments: Vec<String>, records: &Records, name: &InstanceName) -> Program {
     const WITH_ERRORS: &str = "exec \"$@\" 2>\"$0\"";
     let first = ["/bin/sh".into(), "-c".into(), WITH_ERRORS.into(), file_name(name, ERRORS)];
     let command = first.into_iter().chain([emulator.display().to_string()]).chain(arguments);
-    Program { directory: records.directory().to_owned(), ..Program::new(command) }
+    Program { directory: records.directory().to_owned(), stdin: true, ..Program::new(command) }
 }
 
 /// QEMU's own message, without its program's name.
-fn last_line(said: &str) -> &str {
+pub fn last_line(said: &str) -> &str {
     let line = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
     line.split_once(": ").map_or(line, |(_, rest)| rest).trim()
 }

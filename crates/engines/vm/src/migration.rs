@@ -6,6 +6,7 @@
 //!   └─────────────┴────────────────┴──▶ failed, cancelled  the source runs on
 //! ```
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use serde_json::{Value, json};
 
 use crate::lock::lock;
 use crate::qmp::{Qmp, QmpError, Result};
+use crate::stall::Transfer;
 
 /// The name of the channel, and of its descriptor in QEMU.
 pub const CHANNEL: &str = "ram";
@@ -31,14 +33,17 @@ const LEFT: u64 = 4 << 20;
 /// The bytes below which the only round is watched closely, so that it does not end unseen.
 const CLOSE: u64 = 64 << 20;
 
+/// The bytes of the only round that are left when the guest is stopped: few milliseconds' worth.
+const LEFT_AT_STOP: u64 = 512 << 10;
+
 /// No limit: the node limits the rate of channels.
 const ANY_RATE: u64 = 1 << 40;
 
 /// How long to wait for an event before the migration's state is asked for.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// The same below [`CLOSE`].
-const CLOSE_LOOK: Duration = Duration::from_millis(2);
+/// The same where a few milliseconds count.
+const LOOK_CLOSELY: Duration = Duration::from_millis(1);
 
 /// How a migration sends the memory of a running guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +73,8 @@ impl Rounds {
     fn parked_rate(self) -> u64 {
         match self {
             Self::Many => 64 << 20,
-            Self::One => 32 << 10,
+            // QEMU shares it out in tenths of a second, and sends one page in each, be it empty or not. No rate at all is no limit.
+            Self::One => 10,
         }
     }
 
@@ -78,6 +84,15 @@ impl Rounds {
         match self {
             Self::Many => 1,
             Self::One => 0,
+        }
+    }
+
+    /// The bytes that are left when the guest is stopped for the switchover.
+    fn left_at_stop(self) -> u64 {
+        match self {
+            // The rest fits into the downtime.
+            Self::Many => u64::MAX,
+            Self::One => LEFT_AT_STOP,
         }
     }
 
@@ -95,6 +110,8 @@ impl Rounds {
 pub struct Progress {
     /// Its status.
     pub status: Status,
+    /// The bytes that have been sent.
+    pub transferred: u64,
     /// The bytes of memory that are still to be sent.
     pub remaining: u64,
     /// The rate of late, in bytes a second.
@@ -122,12 +139,20 @@ pub enum Status {
     Failed,
 }
 
+impl Status {
+    /// Whether it goes on by itself or by a command.
+    fn is_under_way(self) -> bool {
+        matches!(self, Self::Active | Self::PreSwitchover | Self::Device)
+    }
+}
+
 impl Progress {
     fn parse(answer: &Value) -> Self {
         let ram = |field: &str| answer["ram"][field].as_u64().unwrap_or(0);
         let megabits = answer["ram"]["mbps"].as_f64().unwrap_or(0.0);
         Self {
             status: status(answer["status"].as_str().unwrap_or("none")),
+            transferred: ram("transferred"),
             remaining: ram("remaining"),
             rate: (megabits * 125_000.0) as u64,
             rounds: ram("dirty-sync-count"),
@@ -171,16 +196,34 @@ pub fn receive(qmp: &mut Qmp, channel: &OwnedFd) -> Result<()> {
     qmp.execute("migrate-incoming", json!({ "uri": format!("fd:{CHANNEL}") })).map(drop)
 }
 
+/// Writes a stopped guest to a file, and waits until it is complete. It is read again by [`load`].
+pub fn save(qmp: &mut Qmp, file: &OwnedFd, goes_on: impl Fn() -> bool) -> Result<Progress> {
+    only(qmp, &["events"])?;
+    limits(qmp, ANY_RATE, 0)?;
+    qmp.give(CHANNEL, file.as_fd())?;
+    qmp.execute("migrate", json!({ "uri": format!("fd:{CHANNEL}") }))?;
+    wait(qmp, Status::is_under_way, goes_on)
+}
+
+/// Lets a QEMU that was started for it load what [`save`] has written.
+pub fn load(qmp: &mut Qmp, file: &OwnedFd) -> Result<()> {
+    only(qmp, &["events", "late-block-activate"])?;
+    qmp.give(CHANNEL, file.as_fd())?;
+    qmp.execute("migrate-incoming", json!({ "uri": format!("fd:{CHANNEL}") })).map(drop)
+}
+
 /// Waits until the rest can be sent within the downtime, and keeps it so. A guest that hardly writes is stopped already. Between looks,
 /// others may use the connection.
 pub fn converge(qmp: &Mutex<Qmp>, goes_on: impl Fn() -> bool) -> Result<Progress> {
+    let mut transfer = Transfer::new();
     loop {
         let mut qmp = lock(qmp);
         let now = progress(&mut qmp)?;
         match now.status {
             Status::Active if !is_near(&qmp, &now) && goes_on() => {
+                transfer.moves(now.transferred)?;
                 let is_close = now.rounds > 0 && now.remaining < CLOSE;
-                qmp.next_event(if is_close { CLOSE_LOOK } else { LOOK })?;
+                qmp.next_event(if is_close { LOOK_CLOSELY } else { LOOK })?;
             }
             Status::Active => {
                 let rounds = Rounds::of(&qmp);
@@ -197,9 +240,26 @@ fn is_near(qmp: &Qmp, now: &Progress) -> bool {
     now.rounds > 0 && Rounds::of(qmp).is_near(now)
 }
 
-/// Lets QEMU stop the guest as soon as the downtime allows it, and waits until it has.
-pub fn stop(qmp: &mut Qmp, goes_on: impl Fn() -> bool) -> Result<Progress> {
-    limits(qmp, ANY_RATE, Rounds::of(qmp).last_downtime_ms())?;
+/// Stops the guest when little is left, and waits until QEMU is ready for the switchover. Calls `hold` just before: no frame may reach a
+/// guest that stops. QEMU would stop the guest by itself a little later, but announces that only afterwards.
+pub fn stop(
+    qmp: &mut Qmp,
+    hold: impl FnOnce() -> io::Result<()>,
+    goes_on: impl Fn() -> bool,
+) -> Result<Progress> {
+    let rounds = Rounds::of(qmp);
+    limits(qmp, ANY_RATE, rounds.last_downtime_ms())?;
+    let (mut now, mut transfer) = (progress(qmp)?, Transfer::new());
+    while now.status == Status::Active && now.remaining > rounds.left_at_stop() && goes_on() {
+        transfer.moves(now.transferred)?;
+        qmp.next_event(LOOK_CLOSELY)?;
+        now = progress(qmp)?;
+    }
+    if now.status != Status::Active {
+        return Ok(now);
+    }
+    hold()?;
+    halt(qmp)?;
     wait(qmp, |status| status == Status::Active, goes_on)
 }
 
@@ -209,7 +269,8 @@ pub fn complete(qmp: &mut Qmp, goes_on: impl Fn() -> bool) -> Result<Progress> {
     wait(qmp, |status| matches!(status, Status::PreSwitchover | Status::Device), goes_on)
 }
 
-/// Cancels the migration, if there is one, and waits until the guest runs. One that is complete stays as it is.
+/// Cancels the migration, if there is one, and waits until it has ended. One that is complete stays as it is. A guest that [`stop`] has
+/// stopped stays so.
 pub fn cancel(qmp: &mut Qmp) -> Result<()> {
     const LIMIT: Duration = Duration::from_secs(10);
     let end = Instant::now() + LIMIT;
@@ -217,15 +278,10 @@ pub fn cancel(qmp: &mut Qmp) -> Result<()> {
         return Ok(());
     }
     qmp.execute("migrate_cancel", json!({}))?;
-    while Instant::now() < end && progress(qmp)?.status != Status::Completed && !is_running(qmp)? {
+    while Instant::now() < end && progress(qmp)?.status.is_under_way() {
         qmp.next_event(Duration::from_millis(1))?;
     }
     Ok(())
-}
-
-/// Whether the guest's processors run.
-pub fn is_running(qmp: &mut Qmp) -> Result<bool> {
-    Ok(run_state(qmp)? == "running")
 }
 
 /// QEMU's word for the state of the guest, such as `running`, `paused`, `inmigrate` or `postmigrate`.
@@ -239,18 +295,33 @@ pub fn cont(qmp: &mut Qmp) -> Result<()> {
     qmp.execute("cont", json!({})).map(drop)
 }
 
+/// Presses the guest's power button.
+pub fn power_down(qmp: &mut Qmp) -> Result<()> {
+    qmp.execute("system_powerdown", json!({})).map(drop)
+}
+
+/// Stops the guest's processors. What it has written reaches its disks.
+pub fn halt(qmp: &mut Qmp) -> Result<()> {
+    qmp.execute("stop", json!({})).map(drop)
+}
+
 /// A migration that has ended otherwise than it should, as QEMU says it.
 pub fn failed(progress: &Progress) -> QmpError {
     QmpError::Refused(progress.reason.clone())
 }
 
 /// Waits as long as the status is one of `these`. QEMU announces each change.
+///
+/// # Errors
+/// If the connection fails, or the other host takes nothing.
 fn wait(qmp: &mut Qmp, these: impl Fn(Status) -> bool, goes_on: impl Fn() -> bool) -> Result<Progress> {
+    let mut transfer = Transfer::new();
     loop {
         let now = progress(qmp)?;
         if !these(now.status) || !goes_on() {
             return Ok(now);
         }
+        transfer.moves(now.transferred)?;
         qmp.next_event(LOOK)?;
     }
 }
@@ -259,6 +330,18 @@ fn capabilities(qmp: &mut Qmp, wanted: &[&str]) -> Result<()> {
     let on = |name: &&str| json!({ "capability": name, "state": true });
     let wanted: Vec<Value> = wanted.iter().map(on).collect();
     qmp.execute("migrate-set-capabilities", json!({ "capabilities": wanted })).map(drop)
+}
+
+/// Switches these capabilities on, and all others off, which an earlier migration may have needed.
+fn only(qmp: &mut Qmp, wanted: &[&str]) -> Result<()> {
+    let known = qmp.execute("query-migrate-capabilities", json!({}))?;
+    let set = |known: &Value| {
+        let name = known["capability"].as_str()?;
+        let (is_on, state) = (known["state"] == true, wanted.contains(&name));
+        (is_on != state).then(|| json!({ "capability": name, "state": state }))
+    };
+    let changes: Vec<Value> = known.as_array().into_iter().flatten().filter_map(set).collect();
+    qmp.execute("migrate-set-capabilities", json!({ "capabilities": changes })).map(drop)
 }
 
 fn limits(qmp: &mut Qmp, rate: u64, downtime_ms: u64) -> Result<()> {
@@ -289,7 +372,8 @@ mod tests {
             Progress::parse(&json!({ "status": "active", "ram": ram }))
         };
         assert!(Rounds::One.is_near(&now(LEFT)) && !Rounds::One.is_near(&now(LEFT + 1)));
-        assert!(Rounds::One.parked_rate() < LEFT / 60, "the rest lasts for a minute");
+        assert_eq!(Rounds::One.parked_rate() / 10, 1, "one page in each tenth of a second");
+        assert!(LEFT / 4096 / 10 > 180, "the rest lasts for three minutes");
     }
 
     #[test]

@@ -23,6 +23,7 @@ use serde_json::{Value, json};
 use crate::disks::LocalDisk;
 use crate::lock::lock;
 use crate::qmp::{Qmp, QmpError, Result};
+use crate::stall::Transfer;
 
 /// How often the state of jobs is asked for.
 const LOOK: Duration = Duration::from_millis(20);
@@ -60,7 +61,9 @@ pub fn begin(
             }),
         )?;
     }
+    let mut transfer = Transfer::new();
     while !are_ready(&mut lock(qmp), disks)? && goes_on() {
+        transfer.moves(mirrored(&mut lock(qmp))?)?;
         thread::sleep(LOOK);
     }
     Ok(())
@@ -82,6 +85,11 @@ fn are_ready(qmp: &mut Qmp, disks: &[LocalDisk]) -> Result<bool> {
     Ok(true)
 }
 
+/// The bytes that all mirrors have dealt with.
+fn mirrored(qmp: &mut Qmp) -> Result<u64> {
+    Ok(jobs(qmp)?.iter().filter_map(|job| job["offset"].as_u64()).sum())
+}
+
 /// Source: ends the mirrors of a stopped guest. Both disks are the same then.
 ///
 /// # Errors
@@ -95,9 +103,12 @@ pub fn finish(qmp: &mut Qmp, disks: &[LocalDisk], goes_on: &dyn Fn() -> bool) ->
         // A ready mirror that is cancelled writes what it has, and leaves the target as a copy.
         qmp.execute("block-job-cancel", json!({ "device": job(disk.number) }))?;
     }
-    let mut left = disks.len();
+    let (mut left, mut transfer) = (disks.len(), Transfer::new());
     while left > 0 && goes_on() {
-        let Some(event) = qmp.next_event(LOOK)? else { continue };
+        let Some(event) = qmp.next_event(LOOK)? else {
+            transfer.moves(mirrored(qmp)?)?;
+            continue;
+        };
         match event.name.as_str() {
             "BLOCK_JOB_COMPLETED" => left -= 1,
             "BLOCK_JOB_CANCELLED" | "BLOCK_JOB_ERROR" => {

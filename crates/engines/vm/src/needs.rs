@@ -4,15 +4,17 @@ use std::fs;
 use std::path::PathBuf;
 
 use engine_api::{Error, Needs, Result};
-use instance::{Blocker, VmSpec};
+use instance::{Accelerator, Blocker, VmSpec};
 use serde::{Deserialize, Serialize};
 
 use crate::disks::{self, DiskNeed, LocalDisk};
 use crate::emulator::Emulator;
+use crate::kvm::Probe;
+use crate::processor;
 use crate::record::Hardware;
 
-/// The memory that an emulator uses beside its guest's, in bytes.
-const OVERHEAD: u64 = 64 << 20;
+/// The memory that an emulator uses beside its guest's, in bytes: half of it for translated instructions.
+const OVERHEAD: u64 = 256 << 20;
 
 /// The needs besides memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,8 +25,10 @@ pub struct Details {
     pub files: Vec<(PathBuf, u64)>,
     /// Shared disks.
     disks: Vec<DiskNeed>,
-    /// Disks that move along.
+    /// Disks that come along.
     pub local: Vec<LocalDisk>,
+    /// The identity of the host's processor, if the machine has all its features.
+    processor: Option<Vec<String>>,
 }
 
 impl Details {
@@ -32,7 +36,16 @@ impl Details {
     pub fn of(vm: &VmSpec, hardware: &Hardware, local: Vec<LocalDisk>) -> Self {
         let size = |path: PathBuf| fs::metadata(&path).map_or(0, |found| found.len());
         let files = files(vm).map(|path| (path.clone(), size(path)));
-        Self { hardware: hardware.clone(), files: files.collect(), disks: disks::needs(vm), local }
+        let is_hosts_own =
+            hardware.accelerator == Accelerator::Kvm && processor::is_hosts_own(&hardware.cpu_model);
+        let processor = is_hosts_own.then(|| processor::identity().unwrap_or_default());
+        let (hardware, files) = (hardware.clone(), files.collect());
+        Self { hardware, files, disks: disks::needs(vm), local, processor }
+    }
+
+    /// The same for a machine in a checkpoint: its shared disks come along too.
+    pub fn of_saved(vm: &VmSpec, hardware: &Hardware, all: Vec<LocalDisk>) -> Self {
+        Self { disks: Vec::new(), ..Self::of(vm, hardware, all) }
     }
 
     /// As the node carries them.
@@ -51,8 +64,9 @@ impl Details {
     }
 
     /// The needs that a host with this emulator does not meet.
-    pub fn blockers(&self, emulator: &Emulator) -> Vec<Blocker> {
-        let mut blockers = emulator.lacks(&self.hardware);
+    pub fn blockers(&self, emulator: &Emulator, kvm: &Probe) -> Vec<Blocker> {
+        let mut blockers = emulator.lacks(&self.hardware, kvm);
+        blockers.extend(self.differs());
         for (path, size) in &self.files {
             let place = path.display();
             match fs::metadata(path) {
@@ -70,6 +84,20 @@ impl Details {
         blockers.extend(disks::blockers(&self.disks));
         blockers.extend(self.local.iter().filter_map(LocalDisk::blocker));
         blockers
+    }
+}
+
+impl Details {
+    /// The blocker, if the machine has all features of its host's processor, and this host has another one.
+    fn differs(&self) -> Option<Blocker> {
+        let theirs = self.processor.as_ref()?;
+        let own = processor::identity().unwrap_or_default();
+        (*theirs != own).then(|| {
+            let model = &self.hardware.cpu_model;
+            let what = format!("the processor there differs, and the machine runs with `--cpu-model {model}`");
+            let remedy = "choose a host with the same processor, or run the machine with a named model, such as Nehalem";
+            Blocker::new(what, remedy)
+        })
     }
 }
 
@@ -108,20 +136,59 @@ mod tests {
     fn a_missing_kernel_is_named() {
         let boot = Boot { kernel: "/nowhere/vmlinuz".into(), initrd: None, append: String::new() };
         let (machine, cpu_model, disks) = (None, None, Vec::new());
-        let vm = VmSpec { cpus: 1, memory: 1 << 28, machine, cpu_model, boot: Some(boot), disks };
+        let vm = VmSpec {
+            cpus: 1,
+            memory: 1 << 28,
+            machine,
+            cpu_model,
+            accelerator: None,
+            boot: Some(boot),
+            disks,
+            vnc: false,
+            seed: None,
+        };
         let refusal = must_exist(&vm).unwrap_err().to_string();
         assert!(refusal.starts_with("/nowhere/vmlinuz cannot be read (No such file"), "{refusal}");
     }
 
     #[test]
+    fn a_machine_with_its_hosts_processor_moves_to_the_same_one_only() {
+        let vm = VmSpec {
+            cpus: 1,
+            memory: 1 << 28,
+            machine: None,
+            cpu_model: None,
+            accelerator: None,
+            boot: None,
+            disks: Vec::new(),
+            vnc: false,
+            seed: None,
+        };
+        let (machine, cpu_model, accelerator) = ("pc-q35-7.2".into(), "host".into(), Accelerator::Kvm);
+        let hardware = Hardware { machine, cpu_model, accelerator, disks: Vec::new(), seed: None };
+        let mut details = Details::of(&vm, &hardware, Vec::new());
+        assert_eq!(details.differs(), None);
+        details.processor.as_mut().unwrap().push("another".into());
+        assert!(details.differs().unwrap().what.contains("--cpu-model host"));
+        let named = Hardware { cpu_model: "Nehalem".into(), ..hardware };
+        assert_eq!(Details::of(&vm, &named, Vec::new()).processor, None);
+    }
+
+    #[test]
     fn needs_survive_the_way_to_the_other_host() {
-        let hardware =
-            Hardware { machine: "pc-q35-7.2".into(), cpu_model: "qemu64".into(), disks: Vec::new() };
+        let hardware = Hardware {
+            machine: "pc-q35-7.2".into(),
+            cpu_model: "qemu64".into(),
+            accelerator: Accelerator::Tcg,
+            disks: Vec::new(),
+            seed: None,
+        };
         let details = Details {
             hardware,
             files: vec![("/boot/vmlinuz".into(), 7)],
             disks: Vec::new(),
             local: Vec::new(),
+            processor: None,
         };
         let needs = Needs { memory: 1, details: serde_json::to_vec(&details).unwrap() };
         assert_eq!(Details::decode(&needs).unwrap(), details);

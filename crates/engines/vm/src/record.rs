@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use engine_api::{Result, State};
 use engine_criu::shared::{TaskId, absent_is_fine};
-use instance::{InstanceName, InstanceSpec};
+use instance::{Accelerator, InstanceName, InstanceSpec};
 use serde::{Deserialize, Serialize};
 
 use crate::disks::Format;
@@ -38,13 +38,18 @@ pub struct Hardware {
     pub machine: String,
     /// The CPU model.
     pub cpu_model: String,
+    /// How its processors are executed. QEMU cannot continue what another way has begun.
+    pub accelerator: Accelerator,
     /// The formats of its disks, in order.
     pub disks: Vec<Format>,
+    /// The size of its seed disk, in bytes.
+    #[serde(default)]
+    pub seed: Option<u64>,
 }
 
 impl Record {
     /// Raised when the meaning of the layout changes.
-    pub const VERSION: u32 = 2;
+    pub const VERSION: u32 = 3;
 }
 
 /// The first fields of records of all versions.
@@ -80,7 +85,7 @@ impl Records {
 
     /// Deletes a record and the files beside it; no error if there are none.
     pub fn forget(&self, name: &InstanceName) -> Result<()> {
-        for ending in [SOCKET, PORT, NBD, ERRORS, CONSOLE, RECORD] {
+        for ending in [SOCKET, PORT, NBD, DISPLAY, ERRORS, CONSOLE, KEYS, SEED, RECORD] {
             let path = self.file(name, ending);
             absent_is_fine(fs::remove_file(&path)).doing(|| format!("deleting {}", path.display()))?;
         }
@@ -109,10 +114,19 @@ pub const SOCKET: &str = "qmp";
 pub const PORT: &str = "guest";
 /// The ending of the emulator's socket for local disks that come.
 pub const NBD: &str = "nbd";
+/// The ending of the emulator's socket for the display.
+pub const DISPLAY: &str = "vnc";
 /// The ending of the emulator's error messages.
 pub const ERRORS: &str = "errors";
 /// The ending of the console's output that has come from the source.
 pub const CONSOLE: &str = "console";
+/// The ending of the console's input that the emulator at the source has not read.
+pub const KEYS: &str = "keys";
+/// The ending of the memory of a machine that is saved to a checkpoint, or comes from one.
+pub const MEMORY: &str = "memory";
+
+/// The ending of the image of its seed disk.
+pub const SEED: &str = "seed";
 
 /// The name of a machine's file in the directory.
 pub fn file_name(name: &InstanceName, ending: &str) -> String {
@@ -139,8 +153,13 @@ mod tests {
     use crate::command::tests::spec;
 
     fn record() -> Record {
-        let hardware =
-            Hardware { machine: "pc-q35-7.2".into(), cpu_model: "qemu64".into(), disks: Vec::new() };
+        let hardware = Hardware {
+            machine: "pc-q35-7.2".into(),
+            cpu_model: "qemu64".into(),
+            accelerator: Accelerator::Tcg,
+            disks: Vec::new(),
+            seed: None,
+        };
         let first = Some(TaskId { pid: 7, started: 9 });
         Record {
             version: Record::VERSION,

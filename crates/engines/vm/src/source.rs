@@ -1,6 +1,6 @@
 //! The source side of a move.
 
-use std::fs;
+use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,20 +10,20 @@ use engine_api::{
     Dump, Error, Intent, LeftMemory, MemorySink, Outage, Outgoing, Phase, Phases, Report, Result, Running,
     Source, State, Watch,
 };
-use engine_criu::shared::absent_is_fine;
 use instance::{Blocker, ImageFile};
 
-use crate::console;
+use crate::checkpoint;
 use crate::disks::LocalDisk;
 use crate::engine::VmEngine;
-use crate::error::{Doing, disks_not_moved, not_moved, not_taken};
+use crate::error::{Doing, disks_not_moved, not_moved, not_saved, not_taken};
 use crate::lock::lock;
 use crate::machine::Machine;
 use crate::migration::{self, Progress, Status, failed};
 use crate::mirror;
 use crate::needs::Details;
 use crate::qmp::{Qmp, QmpError};
-use crate::record::{CONSOLE, file_name};
+use crate::record::SEED;
+use crate::seed::travel;
 
 /// A machine that may leave this host.
 pub struct Departure {
@@ -47,7 +47,7 @@ impl Departure {
 
     /// Mirrors the local disks, until the destination has all their blocks.
     fn mirror(&self, to: Outgoing<'_>, goes_on: &dyn Fn() -> bool) -> Result<()> {
-        let local = lock(&self.machine).local_disks()?;
+        let local = lock(&self.machine).disks_coming_along(false)?;
         let qmp = self.emulator()?;
         if local.is_empty() {
             return Ok(());
@@ -67,6 +67,16 @@ impl Departure {
         }
     }
 
+    /// Sends the image of the seed disk, which QEMU does not mirror.
+    fn send_seed(&self, to: Outgoing<'_>, goes_on: &dyn Fn() -> bool) -> Result<()> {
+        let machine = lock(&self.machine);
+        let image = machine.record.hardware.seed.map(|_| self.engine.records.file(machine.name(), SEED));
+        drop(machine);
+        let Some(image) = image else { return Ok(()) };
+        let channel = to.channels.connect(travel::CHANNEL).map_err(not_taken)?;
+        travel::send(channel, &image, goes_on).map_err(not_taken)
+    }
+
     /// Sends the memory until the switchover is near.
     fn send(&self, channel: &OwnedFd, goes_on: &dyn Fn() -> bool) -> std::result::Result<Progress, QmpError> {
         let qmp = self.emulator().map_err(|error| QmpError::Refused(error.to_string()))?;
@@ -75,21 +85,31 @@ impl Departure {
         migration::converge(&qmp, goes_on)
     }
 
-    /// Stops the guest and sends the rest. The image is the console's output that the node does not have.
-    fn switch_over(&self, machine: &mut Machine, watch: &Watch<'_>) -> Result<Switched> {
+    /// Stops the guest and sends the rest. The images are output and input of the console that have not arrived.
+    fn switch_over(&self, machine: &mut Machine, watch: &Watch<'_>) -> Result<Stopped> {
         let began = Instant::now();
         let goes_on = || !(watch.cancelled)() && began.elapsed() < watch.timeout;
         let emulator = machine.emulator()?;
         let mut qmp = lock(&emulator);
-        let stopped = migration::stop(&mut qmp, goes_on).map_err(|error| not_moved(&error))?;
+        let emulator_pid = qmp.peer().doing(|| "finding the emulator".into())?;
+        let held = Cell::new(None);
+        let hold = || {
+            let held_now = machine.hold(emulator_pid);
+            held.set(Some(Instant::now()));
+            held_now
+        };
+        let stopped = migration::stop(&mut qmp, hold, goes_on).map_err(|error| not_moved(&error))?;
         must_be(&stopped, Status::PreSwitchover, watch)?;
-        let stopped = Instant::now();
+        // A guest that hardly writes may have stopped by itself.
+        let stopped = held.get().unwrap_or_else(Instant::now);
         let mut phases = vec![phase("stop", began)];
         let since = Instant::now();
         machine.link.cut().doing(|| "cutting the link".into())?;
         phases.push(phase("cut", since));
-        let cut = Instant::now();
-        let since = cut;
+        drop(qmp);
+        let keys = machine.save_keys(&self.engine.records)?;
+        let mut qmp = lock(&emulator);
+        let since = Instant::now();
         let mirrored = std::mem::take(&mut *lock(&self.mirrored));
         if !mirrored.is_empty() {
             let ended = mirror::finish(&mut qmp, &mirrored, &goes_on);
@@ -104,16 +124,36 @@ impl Departure {
         must_be(&completed, Status::Completed, watch)?;
         phases.push(phase("memory", since));
         drop(qmp);
-        let image = self.save_console(machine)?;
-        Ok(Switched { image, phases: Phases(phases), stopped, cut })
+        let images = vec![machine.save_output(&self.engine.records)?, keys];
+        Ok(Stopped { images, phases: Phases(phases), since: stopped })
     }
 
-    fn save_console(&self, machine: &Machine) -> Result<ImageFile> {
-        let pid = machine.emulator_pid()?;
-        let bytes = console::waiting(pid).doing(|| format!("reading the console of `{}`", machine.name()))?;
-        let path = machine.console(&self.engine.records);
-        fs::write(&path, &bytes).doing(|| format!("writing {}", path.display()))?;
-        Ok(ImageFile { name: file_name(machine.name(), CONSOLE), size: bytes.len() as u64 })
+    /// Stops the guest, and writes its memory to a file. The images are those of its console, memory and disks.
+    fn save(&self, machine: &Machine, watch: &Watch<'_>) -> Result<Stopped> {
+        let began = Instant::now();
+        let goes_on = || !(watch.cancelled)() && began.elapsed() < watch.timeout;
+        let emulator = machine.emulator()?;
+        let mut qmp = lock(&emulator);
+        let file = checkpoint::memory(machine, &self.engine.records)?;
+        migration::halt(&mut qmp).doing(|| "stopping the guest".into())?;
+        let stopped = Instant::now();
+        machine.link.cut().doing(|| "cutting the link".into())?;
+        drop(qmp);
+        let keys = machine.save_keys(&self.engine.records)?;
+        let mut qmp = lock(&emulator);
+        let mut phases = vec![phase("stop", began)];
+        let since = Instant::now();
+        let saved = migration::save(&mut qmp, &file, goes_on).map_err(|error| not_saved(&error))?;
+        match saved.status {
+            Status::Completed => {}
+            _ if (watch.cancelled)() => return Err(Error::Cancelled),
+            _ => return Err(not_saved(&failed(&saved))),
+        }
+        phases.push(phase("memory", since));
+        drop(qmp);
+        let mut images = vec![machine.save_output(&self.engine.records)?, keys];
+        images.extend(checkpoint::images(machine, &self.engine.records)?);
+        Ok(Stopped { images, phases: Phases(phases), since: stopped })
     }
 
     /// Lets the guest run on after a switchover that has failed.
@@ -124,31 +164,34 @@ impl Departure {
         migration::cancel(&mut qmp).doing(|| "cancelling the migration".into())?;
         self.is_sending.store(false, Ordering::SeqCst);
         machine.link.mend().doing(|| "mending the link".into())?;
-        migration::cont(&mut qmp).doing(|| "letting the guest run on".into())
+        migration::cont(&mut qmp).doing(|| "letting the guest run on".into())?;
+        drop(qmp);
+        machine.return_keys(&self.engine.records)
     }
 }
 
 impl Source for Departure {
     fn check(&self, intent: Intent) -> Result<Report> {
         let machine = lock(&self.machine);
-        let saved = || Blocker::new("a virtual machine cannot be saved as a checkpoint", "move it instead");
-        let mut blockers: Vec<Blocker> = intent.is_saved.then(saved).into_iter().collect();
-        if let Some(blocker) = blocked(&machine)? {
-            blockers.push(blocker);
-        }
-        let vm = machine.vm()?;
-        Ok(Report {
-            blockers,
-            needs: Details::of(vm, &machine.record.hardware, machine.local_disks()?).encode(vm),
-        })
+        let (vm, hardware) = (machine.vm()?, &machine.record.hardware);
+        let mut blockers: Vec<Blocker> = blocked(&machine)?.into_iter().collect();
+        let disks = machine.disks_coming_along(intent.is_saved)?;
+        let details = if intent.is_saved {
+            blockers.extend(checkpoint::blockers(vm, &self.engine.records));
+            Details::of_saved(vm, hardware, disks)
+        } else {
+            Details::of(vm, hardware, disks)
+        };
+        Ok(Report { blockers, needs: details.encode(vm) })
     }
 
     fn precopy(&self, to: Outgoing<'_>, watch: &Watch<'_>) -> Result<()> {
-        if let Err(error) = self.mirror(to, &|| !(watch.cancelled)()) {
+        let goes_on = || !(watch.cancelled)();
+        if let Err(error) = self.send_seed(to, &goes_on).and_then(|()| self.mirror(to, &goes_on)) {
             return Err(if (watch.cancelled)() { Error::Cancelled } else { error });
         }
         let channel = to.channels.connect(migration::CHANNEL).map_err(not_taken)?;
-        let sent = self.send(&channel, &|| !(watch.cancelled)()).map_err(|error| not_moved(&error))?;
+        let sent = self.send(&channel, &goes_on).map_err(|error| not_moved(&error))?;
         match sent.status {
             _ if (watch.cancelled)() => Err(Error::Cancelled),
             Status::Active | Status::PreSwitchover => Ok(()),
@@ -161,24 +204,26 @@ impl Source for Departure {
     }
 
     fn suspend(&self, memory: Option<&dyn MemorySink>, watch: &Watch<'_>) -> Result<Dump> {
-        if memory.is_none() {
-            return Err(Error::Other("a virtual machine cannot be saved as a checkpoint".into()));
-        }
         let mut machine = lock(&self.machine);
         machine.must_be(State::Running)?;
-        let switched = self.switch_over(&mut machine, watch).and_then(|switched| {
+        let dumped = match memory {
+            Some(_) => self.switch_over(&mut machine, watch),
+            None => self.save(&machine, watch),
+        };
+        let dumped = dumped.and_then(|dumped| {
             self.engine.enter(&mut machine, State::Stopped)?;
-            Ok(switched)
+            Ok(dumped)
         });
-        match switched {
-            Ok(Switched { image, phases, stopped, cut }) => {
+        match dumped {
+            Ok(Stopped { images, phases, since }) => {
                 self.is_sending.store(false, Ordering::SeqCst);
                 let directory = self.engine.records.directory().to_owned();
-                let outage = Some(Outage { processors: stopped.elapsed(), link: cut.elapsed() });
-                Ok(Dump { directory, images: vec![image], phases, outage })
+                let outage = Some(Outage { processors: since.elapsed(), link: since.elapsed() });
+                Ok(Dump { directory, images, phases, outage })
             }
             Err(error) => {
                 self.run_on(&machine)?;
+                checkpoint::delete_images(&machine, &self.engine.records)?;
                 Err(error)
             }
         }
@@ -193,11 +238,10 @@ impl Source for Departure {
                 machine.kill();
                 // It has not moved away, so its disks keep their names.
                 self.engine.enter(&mut machine, State::Ended)?;
-                return Err(error);
+                return Err(Error::Lost(error.to_string()));
             }
             self.engine.enter(&mut machine, State::Running)?;
-            let left = machine.console(&self.engine.records);
-            absent_is_fine(fs::remove_file(&left)).doing(|| format!("deleting {}", left.display()))?;
+            checkpoint::delete_images(&machine, &self.engine.records)?;
         }
         Ok(Running { pid: Some(machine.first_pid()?), phases: Phases::default(), outage: None })
     }
@@ -220,14 +264,12 @@ impl Drop for Departure {
     }
 }
 
-/// A guest that is stopped, with all of it at the destination.
-struct Switched {
-    image: ImageFile,
+/// A guest that is stopped, and whose images are complete.
+struct Stopped {
+    images: Vec<ImageFile>,
     phases: Phases,
-    /// When the processors had stopped.
-    stopped: Instant,
-    /// When the link was cut.
-    cut: Instant,
+    /// When its processors stopped, and its link kept frames.
+    since: Instant,
 }
 
 /// The reason why QEMU cannot migrate the machine, such as a device.

@@ -56,6 +56,25 @@ fn frames_kept_at_the_source_follow_the_mac() {
 }
 
 #[test]
+fn a_held_station_sends_and_gets_nothing_until_it_stops() {
+    let mut switch = switch();
+    push(&mut switch, &entry(1, ME, Some(ONE), 1));
+    push(&mut switch, &entry(9, LEFT, None, 1));
+    switch.hold(mac(1)).unwrap();
+    assert_eq!(forward(&mut switch, link(LEFT, LEFT, Destination::Node(ME)), &to_one(1)).0, Verdict::Held);
+    let (_, out) = forward(&mut switch, From::Port(TWO), &frame(Mac::BROADCAST, mac(2)));
+    assert!(!out.contains(&To::Port(ONE)), "frames for all are not kept");
+    assert_eq!(forward(&mut switch, From::Port(ONE), &frame(mac(9), mac(1))).0, Verdict::Forwarded);
+    switch.pause(mac(1)).unwrap();
+    let late = forward(&mut switch, From::Port(ONE), &frame(mac(9), mac(1)));
+    assert_eq!(late.0, Verdict::Dropped(Reason::Paused));
+    let mut out = vec![];
+    switch.unpause(mac(1), NOW, &mut out).unwrap();
+    assert_eq!(parcels(&out), [(To::Port(ONE), &to_one(1)[..])]);
+    assert_eq!(gates(&switch), [Gate::Open; 3]);
+}
+
+#[test]
 fn a_move_rolled_back_leaves_the_source_as_it_was() {
     let mut switch = paused();
     let mut out = vec![];

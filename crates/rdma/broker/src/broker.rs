@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use fabric::attach::{LinkRefusal, NotStarted, Role, SOCKET_NAME, ToProcess};
 use fabric::directory::{Answer, Due};
 use fabric::link::LinkRequest;
-use fabric::session::{SessionId, ToSession};
+use fabric::session::{Server, SessionId, ToSession};
 use fabric::{Epoch, InstanceId, ProcessId, netns, seqpacket};
 use instance::{Carried, Chunk, Follower, Roster};
 use rustix::io::ioctl_fionbio;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{timeout, timeout_at};
 
-use crate::instance::{Allowance, Arrival, Back, Instance, NotAdmitted, Outgoing, Phase, Seat};
+use crate::instance::{Allowance, Arrival, Back, Instance, NotAdmitted, Phase, Seat};
 use crate::lock::lock;
 use crate::namespace::Namespace;
 use crate::peers::{Observer, Peers};
@@ -125,11 +125,17 @@ impl Broker {
         self.shared.lock().values().for_each(Instance::ask_again);
     }
 
-    /// Sends an instance's first process a message for a session. The message is lost if the process is not attached or the
+    /// Sends the process that serves a session a message for it. The message is lost if the process is not attached or the
     /// instance is not here; the process reports the state of its sessions when it attaches again.
-    pub fn tell_session(&self, instance: InstanceId, id: SessionId, message: ToSession) {
+    pub fn tell_session(&self, instance: InstanceId, server: Server, id: SessionId, message: ToSession) {
         let message = ToProcess::Session { id, message };
-        self.shared.with(instance, |instance| instance.tell_sessions(message));
+        self.shared.with(instance, |instance| instance.tell_sessions(server, message));
+    }
+
+    /// Whether the instance runs here, and no process runs its commands.
+    #[must_use]
+    pub fn lacks_sessions(&self, id: InstanceId) -> bool {
+        self.shared.with(id, |instance| instance.lacks_sessions()) == Some(true)
     }
 
     /// The state that another broker needs to take the instance over.
@@ -220,12 +226,12 @@ impl Broker {
         });
     }
 
-    /// Connects a process in the virtual machine that is this instance, with its PID there. Its packets pass over the returned socket,
-    /// which does not block, as over a socket of the attach protocol.
+    /// Connects a process in the virtual machine that is this instance, with its PID there, and in this role: [`Role::Sessions`] for the
+    /// agent. Its packets pass over the returned socket, which does not block, as over a socket of the attach protocol.
     ///
     /// # Errors
     /// `ConnectionRefused` if the broker does not listen for the instance now; otherwise errors of making the socket.
-    pub fn connect(&self, id: InstanceId, pid: i32) -> io::Result<OwnedFd> {
+    pub fn connect(&self, id: InstanceId, pid: i32, role: Role) -> io::Result<OwnedFd> {
         let listens = self.shared.with(id, |instance| matches!(instance.phase, Phase::Listening(_)));
         if listens != Some(true) {
             return Err(io::ErrorKind::ConnectionRefused.into());
@@ -233,7 +239,7 @@ impl Broker {
         let (outer, inner) = seqpacket::pair()?;
         ioctl_fionbio(&outer, true)?;
         ioctl_fionbio(&inner, true)?;
-        tokio::spawn(connection::serve_inside(self.shared.clone(), id, inner, pid));
+        tokio::spawn(connection::serve_inside(self.shared.clone(), id, inner, pid, role));
         Ok(outer)
     }
 
@@ -269,7 +275,7 @@ impl Broker {
         };
         accepting.abort();
         let _ = accepting.await;
-        self.shared.with(id, tell_all_to_suspend);
+        self.shared.with(id, Instance::tell_to_suspend);
         let alone = |instance: &mut Instance| instance.members.is_empty();
         let waited = timeout_at((begin + limit).into(), self.shared.until(id, alone)).await;
         match waited {
@@ -490,15 +496,6 @@ impl Shared {
             notified.await;
         }
     }
-}
-
-fn tell_all_to_suspend(instance: &mut Instance) {
-    instance.suspended.clear();
-    // A process with a full queue does not read; the time limit reports it.
-    for member in instance.members.values() {
-        let _ = member.queue.try_send(Outgoing::bare(ToProcess::Suspend));
-    }
-    instance.changed.notify_waiters();
 }
 
 fn resume_report(back: &Back) -> ResumeReport {

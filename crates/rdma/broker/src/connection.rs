@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use fabric::attach::{self, Role, ToNode, ToProcess};
 use fabric::directory::{Answer, Member, Request};
+use fabric::session::{Server, Word};
 use fabric::{InstanceId, ProcessId, seqpacket};
 use instance::Chunk;
 use pace::Pace;
@@ -38,6 +39,11 @@ const MAX_STRANGERS: usize = 256;
 /// The pause after a connection that is one too many or could not be accepted; and the interval between connections once
 /// as many have come as there are seats, so that a process that connects in a loop does not keep the node busy.
 const PAUSE: Duration = Duration::from_millis(1);
+
+/// The rate of session messages of a virtual machine, whose agent may be anybody's program: a burst, and then one in each interval. Each
+/// carries at most 16 KiB.
+const WORDS: u32 = 4096;
+const BETWEEN_WORDS: Duration = Duration::from_micros(250);
 
 /// Accepts connections of `instance`'s processes for as long as it is polled. When it ends, it closes those without a `Hello`.
 pub(crate) async fn accept(shared: Arc<Shared>, instance: InstanceId, listener: AsyncFd<OwnedFd>) {
@@ -90,15 +96,21 @@ fn why_refused(refused: &io::Result<OwnedFd>) -> String {
 enum Place {
     /// On this host, in the namespaces of its instance.
     Host,
-    /// In the virtual machine that is its instance, with this PID there.
-    Machine { pid: i32 },
+    /// In the virtual machine that is its instance, with this PID there, and this role.
+    Machine { pid: i32, role: Role },
 }
 
 /// Serves a process in the virtual machine `instance` over `socket`. The machine is trusted with its own processes: it gives their PIDs.
-pub(crate) async fn serve_inside(shared: Arc<Shared>, instance: InstanceId, socket: OwnedFd, pid: i32) {
+pub(crate) async fn serve_inside(
+    shared: Arc<Shared>,
+    instance: InstanceId,
+    socket: OwnedFd,
+    pid: i32,
+    role: Role,
+) {
     // Its programs do not fill the log.
     let complaints = Mutex::new(Pace::new(0, Duration::MAX, Instant::now()));
-    let greeted = greet(&shared, instance, socket, Place::Machine { pid }, &complaints).await;
+    let greeted = greet(&shared, instance, socket, Place::Machine { pid, role }, &complaints).await;
     if let Err(error) = greeted {
         debug!("instance {instance}: disconnecting a process in the machine: {error}");
     }
@@ -123,7 +135,7 @@ async fn greet(
             let pid = seqpacket::peer_credentials(socket.as_fd())?.pid;
             (pid, own_number(pid)?)
         }
-        Place::Machine { pid } => (pid, pid),
+        Place::Machine { pid, .. } => (pid, pid),
     };
     let socket = watch(socket)?;
     let hello = timeout(HELLO_LIMIT, receive(&socket)).await??;
@@ -135,14 +147,14 @@ async fn greet(
     let is_inside = matches!(place, Place::Machine { .. });
     let arrival = Arrival { serial, pid, number, is_inside, queue, cut_off: cut_off.clone() };
     let admitted = check_version(version)
-        .and_then(|()| check_identity(shared, instance, &arrival, role))
+        .and_then(|()| check_identity(shared, instance, &arrival, role, place))
         .and_then(|()| shared.admit(instance, arrival, role, resume));
     match admitted {
         Ok(seat) => {
             let shared = shared.clone();
             tokio::spawn(async move {
                 let result = tokio::select! {
-                    result = converse(&shared, instance, seat, waiting, &socket) => result,
+                    result = converse(&shared, instance, seat, place, waiting, &socket) => result,
                     () = cut_off.notified() => Err(io::Error::other("it does not read its messages")),
                 };
                 if let Err(error) = result {
@@ -167,6 +179,7 @@ async fn converse(
     shared: &Arc<Shared>,
     instance: InstanceId,
     seat: Seat,
+    place: Place,
     waiting: mpsc::Receiver<Outgoing>,
     socket: &AsyncFd<OwnedFd>,
 ) -> io::Result<()> {
@@ -176,7 +189,7 @@ async fn converse(
         shared.with(instance, |instance| instance.changed.notify_waiters());
     };
     tokio::select! {
-        result = hear(shared, instance, seat, socket, &parting) => result,
+        result = hear(shared, instance, seat, place, socket, &parting) => result,
         result = tell(waiting, socket, part) => result,
     }
 }
@@ -197,12 +210,15 @@ fn check_identity(
     instance: InstanceId,
     arrival: &Arrival,
     role: Role,
+    place: Place,
 ) -> Result<(), NotAdmitted> {
-    let Arrival { pid, number, is_inside, .. } = *arrival;
-    if is_inside {
-        // The machine's own first process, which runs on the host, has the other roles.
-        let refused = || NotAdmitted::Refused("a process in a virtual machine can only use RDMA".into());
-        return if role == Role::Verbs { Ok(()) } else { Err(refused()) };
+    let Arrival { pid, number, .. } = *arrival;
+    if let Place::Machine { role: own, .. } = place {
+        // The machine's first process, which runs on the host, has the other roles.
+        let refused = || {
+            NotAdmitted::Refused(format!("in a virtual machine, only another process has the role {role:?}"))
+        };
+        return if role == own { Ok(()) } else { Err(refused()) };
     }
     let (network, pids) = shared.namespaces(instance).ok_or(NotAdmitted::Later)?;
     let found = || -> io::Result<Option<&str>> {
@@ -230,19 +246,35 @@ async fn hear(
     shared: &Arc<Shared>,
     instance: InstanceId,
     seat: Seat,
+    place: Place,
     socket: &AsyncFd<OwnedFd>,
     parting: &AtomicBool,
 ) -> io::Result<()> {
+    let mut pace = Pace::new(WORDS, BETWEEN_WORDS, Instant::now());
     loop {
         if seat == Seat::Init {
             shared.room_for_output(instance, parting).await;
         }
         match receive(socket).await? {
-            Some(ToNode::Sessions(word)) if seat == Seat::Sessions && word.is_within_limits() => {
-                shared.peers.sessions_say(instance, word).await;
+            Some(ToNode::Sessions(word)) if word.is_within_limits() && seat.server().is_some() => {
+                let server = seat.server().unwrap_or(Server::Commands);
+                if matches!(place, Place::Machine { .. }) {
+                    slow_down(&mut pace, &word).await;
+                }
+                shared.peers.sessions_say(instance, server, word).await;
             }
             Some(message) => handle(shared, instance, seat, message)?,
             None => return Ok(()),
+        }
+    }
+}
+
+/// Waits until the rate allows this message: the coordinator may answer for each session in it.
+async fn slow_down(pace: &mut Pace, word: &Word) {
+    let answers = if let Word::All(sessions) = word { sessions.len().max(1) } else { 1 };
+    for _ in 0..answers {
+        while !pace.take(Instant::now()) {
+            sleep(PAUSE).await;
         }
     }
 }
@@ -266,7 +298,7 @@ fn handle(shared: &Arc<Shared>, instance: InstanceId, seat: Seat, message: ToNod
         (Seat::Verbs(_), ToNode::Resumed { elapsed_us }) => {
             shared.with(instance, |instance| instance.has_resumed(seat, elapsed_us));
         }
-        (Seat::Init | Seat::Sessions, ToNode::Resumed { .. }) => {}
+        (Seat::Init | Seat::Sessions | Seat::Console, ToNode::Resumed { .. }) => {}
         (Seat::Init, ToNode::Output { stream, bytes }) if bytes.len() <= attach::MAX_OUTPUT => {
             shared.keep_output(instance, Chunk { stream, bytes });
         }

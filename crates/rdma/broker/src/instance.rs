@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fabric::attach::{LinkRefusal, Role, ToProcess};
+use fabric::session::Server;
 use fabric::{Epoch, InstanceId, ProcessId};
 use instance::Carried;
 use pace::Pace;
@@ -20,7 +21,27 @@ use crate::report::{SuspendError, SuspendedProcess};
 pub(crate) enum Seat {
     Init,
     Sessions,
+    Console,
     Verbs(u8),
+}
+
+impl Seat {
+    /// The seat of the process that serves sessions.
+    fn of(server: Server) -> Self {
+        match server {
+            Server::Commands => Self::Sessions,
+            Server::Console => Self::Console,
+        }
+    }
+
+    /// The sessions that the process serves.
+    pub fn server(self) -> Option<Server> {
+        match self {
+            Self::Sessions => Some(Server::Commands),
+            Self::Console => Some(Server::Console),
+            Self::Init | Self::Verbs(_) => None,
+        }
+    }
 }
 
 /// A queued message to a process.
@@ -168,7 +189,7 @@ impl Instance {
         }
         let seat = self.seat_for(pid, number, role, resume)?;
         let process = match seat {
-            Seat::Init | Seat::Sessions => ProcessId { vid: self.id.vid, index: 0 },
+            Seat::Init | Seat::Sessions | Seat::Console => ProcessId { vid: self.id.vid, index: 0 },
             Seat::Verbs(index) => self.process(index),
         };
         let welcome = ToProcess::Welcome { process, fabric: self.id.fabric, epoch: self.epoch };
@@ -194,6 +215,7 @@ impl Instance {
                 self.free_seat(Seat::Init, pid)
             }
             (Role::Sessions, _) => self.free_seat(Seat::Sessions, pid),
+            (Role::Console, _) => self.free_seat(Seat::Console, pid),
             (Role::Verbs, Some(process)) if process.vid != self.id.vid || process.index == 0 => {
                 Err(NotAdmitted::Refused(format!("{process} is not a process of instance {}", self.id.vid)))
             }
@@ -267,7 +289,7 @@ impl Instance {
         let verbs = self.carried.roster.verbs.keys().map(|&index| Seat::Verbs(index));
         let init = self.carried.roster.init.then_some(Seat::Init);
         let is_back = |seat: &Seat| match (seat, self.members.get(seat)) {
-            (Seat::Init | Seat::Sessions, member) => member.is_some(),
+            (Seat::Init | Seat::Sessions | Seat::Console, member) => member.is_some(),
             (Seat::Verbs(_), member) => member.is_some_and(|member| member.resumed),
         };
         verbs.chain(init).filter(|seat| !is_back(seat)).collect()
@@ -324,16 +346,36 @@ impl Instance {
                 let _ = member.queue.try_send(Outgoing::bare(ToProcess::DirectoryBack));
             }
         }
-        self.tell_sessions(ToProcess::SayAgain);
+        self.tell_sessions(Server::Commands, ToProcess::SayAgain);
+        self.tell_sessions(Server::Console, ToProcess::SayAgain);
     }
 
-    /// Queues a message for a session at the first process. If the process is not attached, the message is repeated when it is.
+    /// Queues a message for a session at the process that serves it. If the process is not attached, the message is repeated when it is.
     /// A process whose queue is full is disconnected, and attaches again.
-    pub fn tell_sessions(&self, message: ToProcess) {
-        let Some(member) = self.members.get(&Seat::Sessions) else { return };
+    pub fn tell_sessions(&self, server: Server, message: ToProcess) {
+        let Some(member) = self.members.get(&Seat::of(server)) else { return };
         if member.queue.try_send(Outgoing::bare(message)).is_err() {
             member.cut_off.notify_one();
         }
+    }
+
+    /// Whether it runs here, and no process runs its commands.
+    pub fn lacks_sessions(&self) -> bool {
+        matches!(self.phase, Phase::Listening(_)) && !self.members.contains_key(&Seat::Sessions)
+    }
+
+    /// Tells all processes to suspend. One with a full queue does not read; the time limit reports it. The agent in a machine keeps its
+    /// sessions whatever happens to its connection, so it is disconnected: nothing in a machine is needed for that.
+    pub fn tell_to_suspend(&mut self) {
+        self.suspended.clear();
+        for (seat, member) in &self.members {
+            if member.is_inside && *seat == Seat::Sessions {
+                member.cut_off.notify_one();
+            } else {
+                let _ = member.queue.try_send(Outgoing::bare(ToProcess::Suspend));
+            }
+        }
+        self.changed.notify_waiters();
     }
 
     fn with_descriptors(

@@ -25,10 +25,10 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use fabric::attach::{LinkRefusal, NotStarted};
+use fabric::attach::{LinkRefusal, NotStarted, Role};
 use fabric::directory::{Directory, Due, Member, Request};
 use fabric::link::LinkRequest;
-use fabric::session::Word;
+use fabric::session::{Server, Word};
 use fabric::{Epoch, FabricId, InstanceId, Vid, netns};
 use instance::{Carried, Roster};
 use tokio::runtime::Runtime;
@@ -121,9 +121,21 @@ impl LocalFabric {
     /// # Errors
     /// Errors of [`Broker::connect`].
     pub fn connect(&self, instance: &LocalInstance, pid: i32) -> io::Result<OwnedFd> {
+        self.connect_inside(instance, pid, Role::Verbs)
+    }
+
+    /// A connection of the agent there.
+    ///
+    /// # Errors
+    /// Errors of [`Broker::connect`].
+    pub fn connect_agent(&self, instance: &LocalInstance, pid: i32) -> io::Result<OwnedFd> {
+        self.connect_inside(instance, pid, Role::Sessions)
+    }
+
+    fn connect_inside(&self, instance: &LocalInstance, pid: i32, role: Role) -> io::Result<OwnedFd> {
         let place = self.hosts.place(instance.id).ok_or(io::ErrorKind::InvalidInput)?;
         let _inside = self.runtime.enter();
-        self.broker(place.host)?.connect(instance.id, pid)
+        self.broker(place.host)?.connect(instance.id, pid, role)
     }
 
     /// Suspends the instance's processes, as before a move, once all are attached.
@@ -242,7 +254,7 @@ impl Peers for LocalPeers {
         }
     }
 
-    fn sessions_say(&self, _: InstanceId, _: Word) -> Passing {
+    fn sessions_say(&self, _: InstanceId, _: Server, _: Word) -> Passing {
         Box::pin(std::future::ready(()))
     }
 }

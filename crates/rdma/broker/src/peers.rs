@@ -5,7 +5,7 @@ use std::pin::Pin;
 use fabric::attach::{LinkRefusal, NotStarted};
 use fabric::directory::{Member, Request};
 use fabric::link::LinkRequest;
-use fabric::session::Word;
+use fabric::session::{Server, Word};
 use fabric::{Epoch, InstanceId};
 use instance::Roster;
 
@@ -35,7 +35,7 @@ pub trait Peers: Send + Sync + 'static {
     fn ask_directory(&self, asker: Member, number: u64, request: Request);
     /// Forwards a message of an instance's sessions; the broker reads no further one until that is done. It is lost if there is
     /// no connection; the instance repeats it after [`Broker::ask_again`](crate::Broker::ask_again).
-    fn sessions_say(&self, instance: InstanceId, word: Word) -> Passing;
+    fn sessions_say(&self, instance: InstanceId, server: Server, word: Word) -> Passing;
 }
 
 /// [`Peers`] without other hosts.
@@ -53,7 +53,7 @@ impl Peers for NoPeers {
 
     fn ask_directory(&self, _: Member, _: u64, _: Request) {}
 
-    fn sessions_say(&self, _: InstanceId, _: Word) -> Passing {
+    fn sessions_say(&self, _: InstanceId, _: Server, _: Word) -> Passing {
         Box::pin(std::future::ready(()))
     }
 }

@@ -13,7 +13,7 @@ use broker::SuspendError;
 use broker::local::{LocalFabric, LocalInstance};
 use fabric::attach::{self, LinkRefusal, OutputStream, Role, SOCKET_NAME, ToNode, ToProcess, Transport};
 use fabric::directory::{Answer, Entry, Request};
-use fabric::session::{MAX_SESSIONS, SessionId, State, ToSession, Word};
+use fabric::session::{MAX_SESSIONS, Server, SessionId, State, ToSession, Word};
 use fabric::{Epoch, InstanceId, ProcessId, netns, seqpacket};
 use rustix::io::ioctl_fionbio;
 
@@ -323,7 +323,7 @@ fn sessions_have_their_own_connection() {
     let verbs = Process::verbs(&instance);
     let init = Process::attach(&instance, Role::Sessions, None);
     init.say(&ToNode::Sessions(Word::All(Vec::new())));
-    broker.tell_session(instance.id(), id, ToSession::Leave);
+    broker.tell_session(instance.id(), Server::Commands, id, ToSession::Leave);
     assert_eq!(init.hear().0, ToProcess::Session { id, message: ToSession::Leave });
     broker.ask_again();
     assert_eq!((init.hear().0, verbs.hear().0), (ToProcess::SayAgain, ToProcess::DirectoryBack));
@@ -343,7 +343,7 @@ fn a_lagging_first_process_is_disconnected_and_attaches_again() {
     let init = Process::attach(&instance, Role::Sessions, None);
     let input = ToSession::Input { offset: 0, bytes: vec![0; 16 * 1024] };
     for _ in 0..2000 {
-        broker.tell_session(instance.id(), id, input.clone());
+        broker.tell_session(instance.id(), Server::Commands, id, input.clone());
     }
     let mut heard = 0;
     while receive(&init.socket).is_some() {
@@ -552,4 +552,16 @@ fn links_for_a_process_that_does_not_read_are_refused() {
         says_something(&one.socket, 10) && one.hear().0 == refusal
     });
     assert!(refused);
+}
+
+/// The agent keeps its sessions by itself, so nothing in the machine can hold up a move.
+#[test]
+fn a_silent_agent_in_a_virtual_machine_does_not_hold_up_a_suspension() {
+    let fabric = LocalFabric::new(1).unwrap();
+    let machine = fabric.add_instance(0).unwrap();
+    let socket = fabric.connect_agent(&machine, 7).unwrap();
+    ioctl_fionbio(&socket, false).unwrap();
+    let agent = Process::greet(socket, Role::Sessions, None);
+    fabric.suspend(&machine).unwrap();
+    assert!(receive(&agent.socket).is_none());
 }

@@ -28,6 +28,16 @@ pub fn built(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// The agent of virtual machines, a static program.
+///
+/// # Errors
+/// If it has not been built.
+pub fn agent() -> Result<PathBuf> {
+    let path = folder()?.join("lib/transhume-guest");
+    ensure!(path.exists(), "{} is missing: `scripts/guest-agent.sh debug` makes it", path.display());
+    Ok(path)
+}
+
 /// The environment in which a program uses the built libraries instead of the system's.
 ///
 /// # Errors

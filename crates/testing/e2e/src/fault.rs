@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use lab::layout::Layout;
+use lab::process::Identity;
 use lab::{Lab, Place, daemons};
 
 use crate::program::{Program, run};
@@ -67,7 +68,7 @@ impl Fault {
                 // The engine runs CRIU as `criu swrk`.
                 let criu = lab
                     .find(|words| words.first().is_some_and(|word| word.rsplit('/').next() == Some("criu")));
-                criu.into_iter().filter_map(lab::process::Identity::open).for_each(|process| process.kill());
+                criu.into_iter().filter_map(Identity::open).for_each(|process| process.kill());
             }
         }
         Ok(())
@@ -140,7 +141,7 @@ impl<'a> SmallDisk<'a> {
     }
 }
 
-/// A stopped daemon.
+/// A stopped process.
 pub struct Held(i32);
 
 impl Held {
@@ -150,13 +151,19 @@ impl Held {
     /// If it does not run.
     pub fn new(lab: &TestLab, place: Place) -> Result<Self> {
         let daemon = daemons::running(&Layout::of(lab.name()), place);
-        let held = Self(daemon.with_context(|| format!("no daemon runs at {place}"))?.pid);
+        Ok(Self::process(daemon.with_context(|| format!("no daemon runs at {place}"))?))
+    }
+
+    /// Stops a process, until this is dropped.
+    #[must_use]
+    pub fn process(process: Identity) -> Self {
+        let held = Self(process.pid);
         held.send(libc::SIGSTOP);
-        Ok(held)
+        held
     }
 
     fn send(&self, signal: libc::c_int) {
-        // SAFETY: a plain call; the daemon ends only when the test says so.
+        // SAFETY: a plain call; the process ends only when the test says so.
         unsafe { libc::kill(self.0, signal) };
     }
 }

@@ -23,6 +23,9 @@ const SCRIPT: &str = include_str!("../tests/guest.sh");
 /// What a guest runs whose program uses RDMA.
 const RDMA_SCRIPT: &str = include_str!("../tests/guest-rdma.sh");
 
+/// What a guest runs that harms its host as much as it can.
+const HOSTILE_SCRIPT: &str = include_str!("../tests/guest-hostile.sh");
+
 /// The files of the guest. Dropping this deletes those that are not in the cache.
 pub struct Guest {
     /// The kernel.
@@ -41,6 +44,16 @@ impl Guest {
         Self::with(SCRIPT, &[])
     }
 
+    /// The same guest with the agent, which it starts when it has begun to count.
+    ///
+    /// # Errors
+    /// If the guest cannot be built, or the agent has not been.
+    pub fn with_agent() -> Result<Self> {
+        let agent = artifacts::agent()?;
+        let agent = fs::read(&agent).with_context(|| format!("{}", agent.display()))?;
+        Self::with(SCRIPT, &[("agent".to_owned(), agent)])
+    }
+
     /// A guest whose program uses RDMA: it has the agent, the library and the checking workload.
     ///
     /// # Errors
@@ -52,11 +65,8 @@ impl Guest {
             "/lib/x86_64-linux-gnu/libc.so.6",
             "/lib/x86_64-linux-gnu/libgcc_s.so.1",
         ];
-        let own = [
-            artifacts::built("transhume-guest")?,
-            artifacts::built("libibverbs.so")?,
-            artifacts::built(check::PROGRAM)?,
-        ];
+        let own =
+            [artifacts::agent()?, artifacts::built("libibverbs.so")?, artifacts::built(check::PROGRAM)?];
         let mut files = Vec::new();
         for path in system.map(PathBuf::from).into_iter().chain(own) {
             let name = path.file_name().context("a file")?.to_string_lossy().into_owned();
@@ -67,6 +77,14 @@ impl Guest {
             ));
         }
         Self::with(RDMA_SCRIPT, &files)
+    }
+
+    /// A guest that floods its console, its network and the port of its agent, and resets its machine.
+    ///
+    /// # Errors
+    /// If the guest cannot be built.
+    pub fn hostile() -> Result<Self> {
+        Self::with(HOSTILE_SCRIPT, &[])
     }
 
     fn with(script: &str, files: &[(String, Vec<u8>)]) -> Result<Self> {
@@ -96,7 +114,46 @@ impl Guest {
     }
 }
 
-fn cache() -> Result<PathBuf> {
+/// The command line of an emulator that runs `guest` outside of Transhume, with its NIC on the TAP `tap`. Its output is the console.
+#[must_use]
+pub fn plain_emulator(guest: &Guest, tap: &str, mac: &str, append: &str) -> Vec<String> {
+    let Guest { kernel, initrd, .. } = guest;
+    let append = format!("console=ttyS0 quiet rdinit=/counter {append}");
+    let (netdev, device) = (
+        format!("tap,id=net0,ifname={tap},script=no,downscript=no"),
+        format!("virtio-net-pci,netdev=net0,mac={mac},romfile="),
+    );
+    let (kernel, initrd) = (kernel.display().to_string(), initrd.display().to_string());
+    let words = [
+        "qemu-system-x86_64",
+        "-nodefaults",
+        "-accel",
+        "tcg",
+        "-m",
+        "128M",
+        "-display",
+        "none",
+        "-serial",
+        "stdio",
+        "-netdev",
+        &netdev,
+        "-device",
+        &device,
+        "-kernel",
+        &kernel,
+        "-initrd",
+        &initrd,
+        "-append",
+        &append,
+    ];
+    words.map(str::to_owned).to_vec()
+}
+
+/// The folder with the guest's kernel, initial RAM disk and root disk.
+///
+/// # Errors
+/// If the guest cannot be built.
+pub fn cache() -> Result<PathBuf> {
     env::var_os(VARIABLE).map_or_else(|| named_by("guest-image.sh"), |folder| Ok(folder.into()))
 }
 
@@ -116,7 +173,7 @@ fn named_by(script: &str) -> Result<PathBuf> {
 }
 
 /// A member of an archive in cpio's `newc` format.
-fn member(name: &str, mode: u32, contents: &[u8]) -> Vec<u8> {
+pub(crate) fn member(name: &str, mode: u32, contents: &[u8]) -> Vec<u8> {
     let length = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
     let fields = [0, mode, 0, 0, 1, 0, length(contents.len()), 0, 0, 0, 0, length(name.len() + 1), 0];
     let mut member = String::from("070701");

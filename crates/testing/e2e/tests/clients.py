@@ -1,8 +1,9 @@
 """Clients of the services in `services.sh`, each with one connection for all of its time, which check each reply.
 
-`work ADDRESS FOLDER SECONDS` sends a stream with iperf3 for so long, and meanwhile lines through a session of ssh and counts in
-redis. FOLDER holds `client_key`. It writes `working` when all have begun, and at the end how much each has done, as JSON; it
-ends with 1 if a connection broke, or a reply was wrong or lost. `answer` is the other end of the session.
+`work ADDRESS FOLDER SECONDS [RATE]` sends a stream with iperf3 for so long, and meanwhile lines through a session of ssh and counts
+in redis. FOLDER holds `client_key`. It writes `working` when all have begun, and at the end how much each has done, as JSON; it
+ends with 1 if a connection broke, or a reply was wrong or lost. `answer` is the other end of the session. `count ADDRESS SECONDS`
+only counts in redis.
 """
 
 import concurrent.futures
@@ -12,6 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 
 REDIS_CLIENTS = 4
 # Lines that are on their way at once, each with a number.
@@ -90,11 +92,28 @@ def answer():
     print(f"{number} lines", flush=True)
 
 
-def work(address, folder, seconds):
+def clients_received(redis):
+    return re.findall(rb"total_connections_received:(\d+)", redis.ask(b"INFO", b"stats"))
+
+
+def only_count(address, seconds):
+    connections = [Redis(address) for _ in range(REDIS_CLIENTS)]
+    enough = threading.Event()
+    with concurrent.futures.ThreadPoolExecutor(max_workers=REDIS_CLIENTS) as threads:
+        counts = [threads.submit(count, each, b"counter%d" % number, enough) for number, each in enumerate(connections)]
+        print("working", flush=True)
+        time.sleep(float(seconds))
+        enough.set()
+    counted = sum(each.result() for each in counts)
+    expect(clients_received(connections[0]), [b"%d" % REDIS_CLIENTS])
+    print(json.dumps({"counted": counted}), flush=True)
+
+
+def work(address, folder, seconds, rate=RATE):
     names = [b"counter%d" % number for number in range(REDIS_CLIENTS)]
     connections = [Redis(address) for _ in names]
     ssh = session(address, folder)
-    stream = ["iperf3", "--client", address, "--time", seconds, "--bitrate", RATE, "--json"]
+    stream = ["iperf3", "--client", address, "--time", seconds, "--bitrate", rate, "--json"]
     iperf3 = subprocess.Popen(stream, stdout=subprocess.PIPE, text=True)
     enough = threading.Event()
     with concurrent.futures.ThreadPoolExecutor(max_workers=REDIS_CLIENTS + 1) as threads:
@@ -105,12 +124,14 @@ def work(address, folder, seconds):
         enough.set()
     expect((iperf3.returncode, said if iperf3.returncode else ""), (0, ""))
     done = {"lines": lines.result(), "counted": sum(each.result() for each in counts)}
-    expect(re.findall(rb"total_connections_received:(\d+)", connections[0].ask(b"INFO", b"stats")), [b"%d" % REDIS_CLIENTS])
+    expect(clients_received(connections[0]), [b"%d" % REDIS_CLIENTS])
     done["streamed"] = json.loads(said)["end"]["sum_received"]["bytes"]
     print(json.dumps(done), flush=True)
 
 
 if sys.argv[1] == "answer":
     answer()
+elif sys.argv[1] == "count":
+    only_count(*sys.argv[2:])
 else:
     work(*sys.argv[2:])

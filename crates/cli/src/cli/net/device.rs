@@ -19,12 +19,12 @@ use crate::output;
 /// of the node.
 ///
 /// An existing persistent TAP of that name (`ip tuntap add`) is adopted: it keeps its MAC, MTU, addresses and
-/// bridge, and remains after `detach`. No other program, such as a running VM, may have it open.
+/// bridge, and remains after `detach`. If a running VM has it open, pass the MAC of the VM's NIC with `--mac`.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  transhume net attach h1 tap1 --address 10.88.0.1/24\n  transhume net attach h2 tap1 --mtu 8900\n  \
                   transhume net attach h2 web0 --netns web --address 10.88.0.2/24\n  \
-                  transhume net attach h2 vm1 --mac 52:54:00:12:34:56\n  \
+                  transhume net attach h2 vnet0 --mac 52:54:00:12:34:56\n  \
                   transhume net attach h3 tap1 --json | jq -r .mac"
 )]
 pub struct Attach {

@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use api::{Boot, Disk, Vm};
+use api::{Accelerator, Boot, Disk, Vm};
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::container::absolute;
+use super::seed::SeedOptions;
 use crate::WRONG_USAGE;
 use crate::failure::{Failure, Result};
 
@@ -44,9 +46,18 @@ pub struct MachineOptions {
     /// The machine type [default: the newest q35 of the first host's QEMU]
     #[arg(long, value_name = "TYPE", requires = "vm")]
     machine: Option<String>,
-    /// The CPU model, with features after commas [default: qemu64]
+    /// The CPU model, with features after commas [default: Nehalem under KVM, else qemu64]
     #[arg(long, value_name = "MODEL", requires = "vm")]
     cpu_model: Option<String>,
+    /// How the processors are executed: by the host's (`kvm`), or translated (`tcg`). A machine moves to hosts that can do the
+    /// same [default: kvm where it works on the first host]
+    #[arg(long, value_name = "WAY", requires = "vm", value_parser = accelerator())]
+    accel: Option<Accelerator>,
+    /// Adds a display and a tablet, offered by VNC at a Unix socket of the host that only root can use
+    #[arg(long, requires = "vm")]
+    vnc: bool,
+    #[command(flatten)]
+    seed: SeedOptions,
 }
 
 impl MachineOptions {
@@ -87,8 +98,11 @@ impl MachineOptions {
             memory_bytes,
             machine: self.machine.clone(),
             cpu_model: self.cpu_model.clone(),
+            accelerator: self.accel,
             boot: self.boot()?,
             disks: self.disks.iter().map(disk).collect::<Result<_>>()?,
+            vnc: self.vnc,
+            seed: self.seed.seed()?,
         }))
     }
 
@@ -97,6 +111,11 @@ impl MachineOptions {
         let initrd = self.initrd.as_deref().map(absolute).transpose()?;
         Ok(Some(Boot { kernel: absolute(kernel)?, initrd, append: self.append.clone() }))
     }
+}
+
+fn accelerator() -> impl TypedValueParser<Value = Accelerator> {
+    PossibleValuesParser::new(["kvm", "tcg"])
+        .map(|name| if name == "kvm" { Accelerator::Kvm } else { Accelerator::Tcg })
 }
 
 /// `FILE`, `FILE,local` or `FILE,shared`

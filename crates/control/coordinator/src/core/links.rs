@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 
+use api::MachineSupport;
 use moves::HostName;
 use rpc::removed::KeyId;
 use rpc::wire::{Answer, FromCoordinator};
@@ -25,6 +26,8 @@ pub struct NodeLink {
 pub struct Links {
     nodes: HashMap<HostName, NodeLink>,
     addresses: BTreeMap<HostName, SocketAddr>,
+    /// How connected hosts run virtual machines.
+    machines: BTreeMap<HostName, MachineSupport>,
 }
 
 impl Links {
@@ -46,6 +49,15 @@ impl Links {
     /// The hosts that have connected, with the addresses at which their nodes listen.
     pub fn addresses(&self) -> &BTreeMap<HostName, SocketAddr> {
         &self.addresses
+    }
+
+    /// How the host runs virtual machines, if its node is connected and has said so.
+    pub fn machines(&self, host: &HostName) -> Option<&MachineSupport> {
+        self.machines.get(host)
+    }
+
+    pub(super) fn set_machines(&mut self, host: HostName, support: MachineSupport) {
+        self.machines.insert(host, support);
     }
 
     /// Sends a message to a node, if it is connected.
@@ -81,6 +93,7 @@ impl Links {
     }
 
     pub(super) fn remove(&mut self, host: &HostName) -> Option<NodeLink> {
+        self.machines.remove(host);
         self.nodes.remove(host)
     }
 

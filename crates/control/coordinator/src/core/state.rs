@@ -60,6 +60,11 @@ impl State {
         self.base.links.insert(host.clone(), link, address);
     }
 
+    /// Records how a connected host runs virtual machines.
+    pub fn note_machines(&mut self, host: HostName, support: api::MachineSupport) {
+        self.base.links.set_machines(host, support);
+    }
+
     /// The node of `host` is not connected any more. Returns its connection, if there was one.
     pub fn disconnect(&mut self, host: &HostName) -> Option<NodeLink> {
         let link = self.base.links.remove(host)?;

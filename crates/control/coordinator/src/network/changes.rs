@@ -170,12 +170,13 @@ async fn decide(
     if let Some(found) = found {
         check_kept(name, found, address.as_deref(), mtu, mac)?;
     }
-    let mac = found.map(|found| found.mac).or(mac);
+    let mac = found.filter(|found| !found.is_open).map(|found| found.mac).or(mac);
     if let Some(mac) = mac {
         check_unseen(cluster, mac).await?;
     }
     let new = mtu.unwrap_or(DEFAULT_MTU);
     let kind = match (found, netns) {
+        (Some(FoundTap { mtu, is_open: true, .. }), netns) => DeviceKind::Redirected { netns, mtu },
         (Some(FoundTap { mtu, .. }), netns) => DeviceKind::Adopted { netns, mtu },
         (None, Some(netns)) => DeviceKind::Contained { netns, address, mtu: new },
         (None, None) => DeviceKind::Station { address, mtu: new },
@@ -191,16 +192,21 @@ fn check_kept(
     mtu: Option<u32>,
     mac: Option<Mac>,
 ) -> Result<(), Failure> {
+    if found.is_open && mac.is_none() {
+        let what = format!("another program, such as a virtual machine, has the TAP {name} open");
+        let remedy = "give the MAC of the machine's NIC, such as `--mac 52:54:00:12:34:56`; only its frames are let through";
+        return Err(Failure::new(what, remedy));
+    }
     let other = if address.is_some() {
         "keeps its addresses: omit `--address`"
-    } else if mac.is_some_and(|mac| mac != found.mac) {
+    } else if !found.is_open && mac.is_some_and(|mac| mac != found.mac) {
         "keeps its MAC: omit `--mac`"
     } else if mtu.is_some_and(|mtu| mtu != found.mtu) {
         "keeps its MTU: omit `--mtu`"
     } else {
         return Ok(());
     };
-    let FoundTap { mac, mtu } = found;
+    let FoundTap { mac, mtu, .. } = found;
     let what = format!("the TAP {name} already exists, with MAC {mac} and MTU {mtu}");
     Err(Failure::new(what, format!("an adopted TAP {other}; or choose another name")))
 }

@@ -53,7 +53,7 @@ pub fn address(kind: &DeviceKind) -> Option<IpAddr> {
         DeviceKind::Station { address, .. } | DeviceKind::Contained { address, .. } => {
             address.as_ref()?.split('/').next()?.parse().ok()
         }
-        DeviceKind::Adopted { .. } | DeviceKind::Proxy { .. } => None,
+        DeviceKind::Adopted { .. } | DeviceKind::Redirected { .. } | DeviceKind::Proxy { .. } => None,
     }
 }
 
@@ -255,7 +255,10 @@ impl Devices {
     fn free_mac(&self, (host, name): &DeviceKey, kind: &DeviceKind) -> Mac {
         let first = match kind {
             // Locally administered, so that no manufacturer has assigned it.
-            DeviceKind::Station { .. } | DeviceKind::Contained { .. } | DeviceKind::Adopted { .. } => 0x02,
+            DeviceKind::Station { .. }
+            | DeviceKind::Contained { .. }
+            | DeviceKind::Adopted { .. }
+            | DeviceKind::Redirected { .. } => 0x02,
             // A bridge without its own MAC takes the lowest MAC of its ports; this one must not be the lowest.
             DeviceKind::Proxy { .. } => 0xfe,
         };
@@ -272,7 +275,7 @@ impl Devices {
 impl Device {
     /// Whether it is a TAP that existed before it was attached.
     pub fn is_adopted(&self) -> bool {
-        matches!(self.kind, DeviceKind::Adopted { .. })
+        self.kind.is_adopted()
     }
 
     /// Whether it is of this kind.

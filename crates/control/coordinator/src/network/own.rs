@@ -110,7 +110,10 @@ async fn try_to_plug(cluster: &Arc<Cluster>, host: &HostName, wanted: Wanted) ->
     let Wanted { device, kind, former } = wanted;
     let fits = |kind: &DeviceKind| match kind {
         DeviceKind::Station { address, .. } => address.as_ref().is_none_or(|text| text.len() <= 64),
-        DeviceKind::Proxy { .. } | DeviceKind::Contained { .. } | DeviceKind::Adopted { .. } => false,
+        DeviceKind::Proxy { .. }
+        | DeviceKind::Contained { .. }
+        | DeviceKind::Adopted { .. }
+        | DeviceKind::Redirected { .. } => false,
     };
     if device.len() > LONGEST_NAME || !fits(&kind) {
         return Err(Failure::new("the node requests an invalid device", "choose a shorter name").into());

@@ -56,7 +56,9 @@ impl Messages {
             FromCoordinator::Directory { process, number, answer } => {
                 self.processes.answer(process, number, answer);
             }
-            FromCoordinator::Session { vid, id, message } => self.processes.tell_session(vid, id, message),
+            FromCoordinator::Session { vid, server, id, message } => {
+                self.processes.tell_session(vid, server, id, message);
+            }
             FromCoordinator::Net(order) => self.network.take_order(order),
             FromCoordinator::AskNet { number, question } => {
                 self.network.take_question(number, question, outbox.clone());
@@ -71,9 +73,10 @@ impl Messages {
         }
     }
 
-    /// Reports the processes again to a coordinator that has lost its directory.
-    pub fn refresh_directory(&self) {
+    /// Reports to a coordinator that is connected now, and may have lost what it knew, the processes and the abilities of this host.
+    pub fn report_again(&self) {
         self.processes.report_again();
+        self.questions.introduce();
     }
 
     /// The refusal of an arrival whose record has no room: the record precedes everything else.

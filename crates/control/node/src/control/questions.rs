@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use engine_api::Intent;
 use fabric::Vid;
@@ -37,7 +38,9 @@ impl Questions {
                 self.outputs.unfollow(vid, follower);
                 Ok(Answer::Done)
             }
-            Question::Kill { vid } => self.instances.kill(vid).await.map(|()| Answer::Done),
+            Question::Kill { vid, grace_s } => {
+                self.instances.kill(vid, Duration::from_secs(grace_s)).await.map(|()| Answer::Done)
+            }
             Question::DiscardImages { vid, images } => {
                 let discarding = spawn_blocking(move || saved::discard(Path::new(&images), vid));
                 discarding.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
@@ -45,6 +48,11 @@ impl Questions {
             }
             Question::Weigh { vid } => self.weigh(vid).await,
         }
+    }
+
+    /// Tells the coordinator what it does not ask for: how this host runs virtual machines.
+    pub fn introduce(&self) {
+        self.instances.report_machines();
     }
 
     async fn weigh(&self, vid: Vid) -> Result<Answer, String> {

@@ -33,7 +33,9 @@ impl Guests {
         }
         match self.relay(vid, live).await {
             Ok(relay) => drop(lock(&self.relays).insert(vid, relay)),
-            Err(error) => tracing::warn!("programs in the machine {vid} cannot use RDMA: {error}"),
+            Err(error) => tracing::warn!(
+                "programs in the machine {vid} cannot use RDMA, nor can `exec` run any: {error}"
+            ),
         }
     }
 
@@ -42,7 +44,7 @@ impl Guests {
         let guest = guest.ok_or_else(|| Error::Other("its engine offers no port".into()))?;
         let machine = Machine { port: guest.port, links: guest.links, mac: guest.mac };
         let (broker, id) = (self.broker.clone(), live.id(vid));
-        let relay = Relay::start(machine, move |pid| broker.connect(id, pid));
+        let relay = Relay::start(machine, move |pid, role| broker.connect(id, pid, role));
         relay.map_err(|error| Error::Other(format!("its relay does not start: {error}")))
     }
 

@@ -20,6 +20,7 @@ use super::engines::Engines;
 use super::files::StateFiles;
 use super::guests::Guests;
 use super::live::{Live, LiveInstances};
+use super::machines;
 use super::shortage::Shortages;
 use super::this_host::ThisHost;
 use crate::agent::Agent;
@@ -82,6 +83,11 @@ impl Instances {
     /// If it is not here, in words.
     pub fn known(&self, vid: Vid) -> Result<Live, String> {
         self.get(vid).ok_or_else(|| format!("instance {vid} is not on host {}", self.host.name()))
+    }
+
+    /// Tells the coordinator how this host runs virtual machines.
+    pub fn report_machines(&self) {
+        machines::report(&self.engines, &self.agent);
     }
 
     /// Checks an instance without further consequences.
@@ -197,18 +203,23 @@ impl Instances {
         }
     }
 
-    /// Ends an instance at a user's request.
+    /// Ends an instance at a user's request. A virtual machine is powered down, and killed if it does not end within `grace`.
     ///
     /// # Errors
     /// If it moves or is not here, or the engine cannot end it.
-    pub async fn kill(&self, vid: Vid) -> Result<(), String> {
-        match self.agent.entry(vid).map(|entry| entry.role) {
-            Some(Role::Host { .. }) => {}
-            Some(Role::Ended { .. }) => return Ok(()),
-            Some(_) => {
-                return Err(wire::reason("the instance is being moved", "wait for the move, or cancel it"));
+    pub async fn kill(&self, vid: Vid, grace: Duration) -> Result<(), String> {
+        if self.is_ended(vid)? {
+            return Ok(());
+        }
+        if !grace.is_zero() {
+            if self.power_down(vid, grace).await {
+                self.has_ended(vid);
+                return Ok(());
             }
-            None => return Err("the instance is not on this host".into()),
+            // Meanwhile it may have been removed, or a coordinator that has restarted may have begun a move.
+            if self.agent.entry(vid).is_none() || self.is_ended(vid)? {
+                return Ok(());
+            }
         }
         if let Some(live) = self.live.set_killed(vid) {
             self.shortages.report(vid);
@@ -216,6 +227,31 @@ impl Instances {
             self.has_ended(vid);
         }
         Ok(())
+    }
+
+    /// Whether an instance has ended.
+    ///
+    /// # Errors
+    /// If it moves or is not here.
+    fn is_ended(&self, vid: Vid) -> Result<bool, String> {
+        match self.agent.entry(vid).map(|entry| entry.role) {
+            Some(Role::Host { .. }) => Ok(false),
+            Some(Role::Ended { .. }) => Ok(true),
+            Some(_) => Err(wire::reason("the instance is being moved", "wait for the move, or cancel it")),
+            None => Err("the instance is not on this host".into()),
+        }
+    }
+
+    /// Tells the workload to end in an orderly way, if it is of a kind that can, and waits for that, for at most `grace`; returns whether
+    /// it has ended.
+    async fn power_down(&self, vid: Vid, grace: Duration) -> bool {
+        let Some(live) = self.get(vid) else { return false };
+        let ended =
+            self.engines.local(&live, move |local| Ok(local.power_down()? && local.wait(grace)?)).await;
+        ended.unwrap_or_else(|error| {
+            tracing::warn!("`{}` cannot be powered down, and is killed: {error}", live.name);
+            false
+        })
     }
 
     /// Records the reason for an instance's end, unless a better one becomes known.

@@ -7,7 +7,7 @@ use broker::{Passing, Peers, RemoteLink};
 use fabric::attach::LinkRefusal;
 use fabric::directory::{Member, Request};
 use fabric::link::LinkRequest;
-use fabric::session::Word;
+use fabric::session::{Server, Word};
 use fabric::{InstanceId, Vid};
 use moves::HostName;
 use rpc::wire::{FromNode, LinkAnswer, LinkQuestion};
@@ -85,12 +85,13 @@ impl Peers for BrokerPeers {
         self.0.agent.uplink().send(&FromNode::Directory { process: asker.process, number, request });
     }
 
-    fn sessions_say(&self, instance: InstanceId, word: Word) -> Passing {
+    fn sessions_say(&self, instance: InstanceId, server: Server, word: Word) -> Passing {
         let coordinator = self.0.agent.uplink().connection();
         Box::pin(async move {
             if let Some(coordinator) = coordinator {
                 // After a reconnect, the first process repeats the message.
-                let _ = coordinator.send_in_turn(&FromNode::Sessions { vid: instance.vid, word }).await;
+                let message = FromNode::Sessions { vid: instance.vid, server, word };
+                let _ = coordinator.send_in_turn(&message).await;
             }
         })
     }

@@ -205,16 +205,24 @@ impl Destination {
 
     pub async fn restore(&self, vid: Vid, id: MoveId, cancel: &Arc<Cancel>) -> Result<Outcome> {
         let live = self.instances.known(vid)?;
-        if live.state == State::Held {
-            return Ok(Outcome::Done);
+        // The engine knows whether a copy that was held still is.
+        if live.state != State::Held {
+            self.begin_to_fetch(vid, id).await?;
         }
-        self.begin_to_fetch(vid, id).await?;
         let began = Instant::now();
         let cancelled = cancel.clone();
         let restoring = self
             .sides
             .destination(vid, &live, move |side| side.restore(&watch(&|| cancelled.is_cancelled())));
-        let phases = restoring.await.map_err(|error| self.in_words(&error))?;
+        let phases = match restoring.await {
+            Ok(phases) => phases,
+            Err(Error::Lost(reason)) => {
+                self.instances.set_state(vid, State::Ended);
+                self.instances.set_lost(vid, &reason);
+                return Ok(Outcome::Gone { exit: Exit::Lost { reason } });
+            }
+            Err(error) => return Err(self.in_words(&error)),
+        };
         self.instances.set_state(vid, State::Held);
         // A copy that could not be released and is still held was restored before.
         if !phases.0.is_empty() {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use broker::Broker;
 use engine_api::{Dump, Error, Intent, Report, State};
 use fabric::{Epoch, InstanceId, Vid};
+use moves::journal::Exit;
 use moves::node::{Input, Outcome};
 use moves::protocol::Suspension;
 use moves::{HostName, MoveId, Side};
@@ -215,7 +216,10 @@ impl Source {
         self.host.has_station(vid, epoch);
         let pid = match live.state {
             State::Running => live.first,
-            State::Stopped => self.resume_stopped(vid, &live).await?,
+            State::Stopped => match self.resume_stopped(vid, &live).await? {
+                Ok(pid) => pid,
+                Err(exit) => return Ok(Outcome::Gone { exit }),
+            },
             State::Ended | State::Prepared | State::Held => {
                 return Ok(Outcome::Gone { exit: self.instances.exit_of(vid, &live) });
             }
@@ -226,9 +230,17 @@ impl Source {
         Ok(Outcome::Done)
     }
 
-    async fn resume_stopped(&self, vid: Vid, live: &Live) -> Result<Option<i32>> {
-        let running = self.sides.source(vid, live, |source| source.resume()).await?;
+    /// Resumes the stopped instance. Returns its first process, or how it was lost.
+    async fn resume_stopped(&self, vid: Vid, live: &Live) -> Result<std::result::Result<Option<i32>, Exit>> {
+        let resumed = match self.sides.source(vid, live, |source| source.resume()).await {
+            Ok(running) => Ok(running.pid),
+            Err(Error::Lost(reason)) => {
+                self.instances.set_state(vid, State::Ended);
+                Err(Exit::Lost { reason })
+            }
+            Err(error) => return Err(error.into()),
+        };
         self.sides.close(vid).await;
-        Ok(running.pid)
+        Ok(resumed)
     }
 }

@@ -18,6 +18,7 @@ use tokio::time::sleep;
 
 use super::interface::{self, Interface};
 use super::namespace::Identity;
+use super::redirection::{self, Source};
 
 /// The limit of devices of a host. Ports with higher numbers belong to instances.
 pub const MOST: usize = 1024;
@@ -43,6 +44,8 @@ pub struct Present {
     pub mtu: Option<u32>,
     /// The network namespace in which it was last made, if that has a name.
     namespace: Option<Identity>,
+    /// The TAP of another program from which frames are redirected to it.
+    source: Option<Source>,
 }
 
 impl Present {
@@ -118,9 +121,10 @@ impl Devices {
         }
         let port = self.free_port()?;
         let kind = match device.kind {
-            DeviceKind::Station { .. } | DeviceKind::Contained { .. } | DeviceKind::Adopted { .. } => {
-                PortKind::Instance
-            }
+            DeviceKind::Station { .. }
+            | DeviceKind::Contained { .. }
+            | DeviceKind::Adopted { .. }
+            | DeviceKind::Redirected { .. } => PortKind::Instance,
             DeviceKind::Proxy { .. } => PortKind::Lan,
         };
         let attached = self.plane.command(|switch, _, _| {
@@ -131,8 +135,10 @@ impl Devices {
             self.plane.unplug(port);
             return Err(refused.to_string());
         }
-        self.present
-            .insert(name.clone(), Present { device, port, failure: None, mtu: None, namespace: None });
+        self.present.insert(
+            name.clone(),
+            Present { device, port, failure: None, mtu: None, namespace: None, source: None },
+        );
         self.try_to_make(&name).await;
         Ok(())
     }
@@ -147,6 +153,11 @@ impl Devices {
             {
                 due.push(name.clone());
             }
+            if let Some(source) = present.source
+                && redirection::has_ended(name, present.device.kind.netns(), source).await
+            {
+                due.push(name.clone());
+            }
         }
         for name in due {
             self.try_to_make(&name).await;
@@ -157,10 +168,10 @@ impl Devices {
         let Some(present) = self.present.get_mut(name) else { return };
         // The remains of a station that has left.
         release(&self.plane, present.port).await;
-        (present.mtu, present.namespace) = (None, None);
+        (present.mtu, present.namespace, present.source) = (None, None, None);
         let made = interface::make(&present.device, self.offloads).await;
-        let served = made.and_then(|Interface { tap, mtu, namespace }| {
-            (present.mtu, present.namespace) = (Some(mtu), namespace);
+        let served = made.and_then(|Interface { tap, mtu, namespace, source }| {
+            (present.mtu, present.namespace, present.source) = (Some(mtu), namespace, source);
             self.plane.serve(present.port, tap).map_err(|error| error.to_string())
         });
         let failure = served.err();
@@ -178,6 +189,9 @@ impl Devices {
             let _ = self.plane.command(|switch, _, parcels| switch.abort(present.device.mac, parcels));
             release(&self.plane, present.port).await;
             self.plane.unplug(present.port);
+            if matches!(present.device.kind, DeviceKind::Redirected { .. }) {
+                redirection::end(name, present.device.kind.netns()).await;
+            }
         }
     }
 

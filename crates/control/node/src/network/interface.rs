@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::namespace::{Identity, Namespace};
+use super::redirection::{self, Source};
 use overlay::Mac;
 use overlay_io::tap::{Offloads, OpenError, Tap};
 use rpc::net::{Device, DeviceKind, FoundTap};
@@ -22,31 +23,49 @@ pub struct Interface {
     pub mtu: u32,
     /// Its named network namespace, if it has one.
     pub namespace: Option<Identity>,
+    /// The TAP of another program from which frames are redirected to it, if there is one.
+    pub source: Option<Source>,
 }
 
-/// The persistent TAP `name` in the network namespace of this name, or in the node's own, if there is one.
+/// The TAP `name` in the network namespace of this name, or in the node's own, if there is one. One that no program has open must be
+/// persistent.
 ///
 /// # Errors
 /// A [`reason`], if `ip` fails, or the TAP cannot be attached.
 pub async fn look(name: &str, netns: Option<&str>) -> Result<Option<FoundTap>, String> {
-    netns.map(Namespace::open).transpose()?;
-    let about = match ip_in(netns, &["-json", "-details", "link", "show", "dev", name]).await {
-        Ok(about) => about,
-        // The device does not exist, or its name is invalid.
-        Err(said) if ["does not exist", "not a valid ifname"].iter().any(|words| said.contains(words)) => {
-            return Ok(None);
-        }
-        Err(said) => return Err(said),
-    };
-    let Some(link) = link_in(&about) else { return Ok(None) };
-    let tap = link.linkinfo.and_then(|info| serde_json::from_value::<TapInfo>(info.info_data?).ok());
-    let Some(tap) = tap.filter(|tap| tap.kind == "tap" && tap.persist) else { return Ok(None) };
-    if tap.multi_queue {
+    let namespace = netns.map(Namespace::open).transpose()?;
+    let Some(link) = link_of(name, netns).await?.filter(Link::is_tap) else { return Ok(None) };
+    let is_open = is_open(name, namespace.as_ref())?;
+    if is_open {
+        redirection::check_free(name, &link)?;
+    } else if link.tap_info().is_some_and(|tap| tap.multi_queue) {
         let what = format!("{name} is a TAP with several queues, which cannot be attached");
         let remedy = format!("create it with one queue: `ip tuntap add dev {name} mode tap`");
         return Err(reason(&what, &remedy));
     }
-    Ok(link.address.parse().ok().map(|mac| FoundTap { mac, mtu: link.mtu }))
+    Ok(link.address.parse().ok().map(|mac| FoundTap { mac, mtu: link.mtu, is_open }))
+}
+
+/// Whether another program has the TAP `name` open.
+fn is_open(name: &str, namespace: Option<&Namespace>) -> Result<bool, String> {
+    let adopt = || Tap::adopt(name);
+    let adopted = namespace.map_or_else(|| Ok(adopt()), |namespace| namespace.enter(adopt))?;
+    Ok(matches!(adopted, Err(OpenError::InUse(_))))
+}
+
+/// The network device `name` in the network namespace of this name, or in the node's own, if there is one.
+///
+/// # Errors
+/// If `ip` fails.
+pub async fn link_of(name: &str, netns: Option<&str>) -> Result<Option<Link>, String> {
+    match ip_in(netns, &["-json", "-details", "link", "show", "dev", name]).await {
+        Ok(about) => Ok(link_in(&about)),
+        // The device does not exist, or its name is invalid.
+        Err(said) if ["does not exist", "not a valid ifname"].iter().any(|words| said.contains(words)) => {
+            Ok(None)
+        }
+        Err(said) => Err(said),
+    }
 }
 
 /// Adopts a persistent TAP, which must have `mac`. Returns it with its MTU in bytes.
@@ -57,7 +76,7 @@ async fn adopt(
     offloads: Offloads,
 ) -> Result<(Tap, u32), String> {
     let netns = namespace.map(Namespace::name);
-    let found = look(name, netns).await?.ok_or_else(|| absent(name))?;
+    let found = look(name, netns).await?.filter(|found| !found.is_open).ok_or_else(|| absent(name))?;
     if found.mac != mac {
         let what = format!("{name} now has the MAC {}, and had {mac} when it was attached", found.mac);
         let remedy = format!(
@@ -107,9 +126,12 @@ pub async fn make(device: &Device, offloads: Offloads) -> Result<Interface, Stri
             (tap, mtu)
         }
         DeviceKind::Adopted { .. } => adopt(name, *mac, namespace.as_ref(), offloads).await?,
+        DeviceKind::Redirected { .. } => {
+            return redirection::begin(device, namespace.as_ref(), offloads).await;
+        }
     };
     let namespace = namespace.map(|namespace| namespace.identity()).transpose()?;
-    Ok(Interface { tap, mtu, namespace })
+    Ok(Interface { tap, mtu, namespace, source: None })
 }
 
 /// Checks that a device with the MTU of `kind` can have its address. The kernel would refuse the address later, without a reason.
@@ -136,7 +158,7 @@ pub async fn has_left(name: &str, bridge: &str) -> bool {
 }
 
 /// Opens a TAP in a network namespace, or in the node's own.
-fn open(
+pub fn open(
     namespace: Option<&Namespace>,
     offloads: Offloads,
     open: impl FnOnce() -> Result<Tap, OpenError> + Send,
@@ -177,11 +199,32 @@ async fn mtu_of_bridge(bridge: &str) -> Result<u32, String> {
 
 /// The output of `ip -json -details link` about a link.
 #[derive(Deserialize)]
-struct Link {
-    address: String,
-    mtu: u32,
-    master: Option<String>,
+pub struct Link {
+    #[serde(rename = "ifindex")]
+    pub index: u32,
+    pub address: String,
+    pub mtu: u32,
+    /// The bridge that it is in.
+    pub master: Option<String>,
+    flags: Vec<String>,
     linkinfo: Option<LinkInfo>,
+}
+
+impl Link {
+    fn tap_info(&self) -> Option<TapInfo> {
+        let info = self.linkinfo.as_ref()?.info_data.clone()?;
+        serde_json::from_value::<TapInfo>(info).ok().filter(|tap| tap.kind == "tap")
+    }
+
+    /// Whether it is a TAP.
+    pub fn is_tap(&self) -> bool {
+        self.tap_info().is_some()
+    }
+
+    /// Whether it is up, and a TAP's program has it open.
+    pub fn has_carrier(&self) -> bool {
+        self.flags.iter().any(|flag| flag == "LOWER_UP")
+    }
 }
 
 /// A field of the output with `-details`, about links that are no hardware.
@@ -196,7 +239,6 @@ struct LinkInfo {
 struct TapInfo {
     #[serde(rename = "type")]
     kind: String,
-    persist: bool,
     multi_queue: bool,
 }
 
@@ -206,20 +248,34 @@ fn link_in(about: &[u8]) -> Option<Link> {
 }
 
 /// Runs `ip` in the network namespace of this name, or in the node's own, and returns its output.
-async fn ip_in(netns: Option<&str>, arguments: &[&str]) -> Result<Vec<u8>, String> {
+pub async fn ip_in(netns: Option<&str>, arguments: &[&str]) -> Result<Vec<u8>, String> {
+    run_in(netns, "ip", arguments).await
+}
+
+/// The same with `tc`.
+pub async fn tc_in(netns: Option<&str>, arguments: &[&str]) -> Result<Vec<u8>, String> {
+    run_in(netns, "tc", arguments).await
+}
+
+async fn run_in(netns: Option<&str>, program: &str, arguments: &[&str]) -> Result<Vec<u8>, String> {
     match netns {
-        Some(netns) => ip(&[&["-netns", netns], arguments].concat()).await,
-        None => ip(arguments).await,
+        Some(netns) => run(program, &[&["-netns", netns], arguments].concat()).await,
+        None => run(program, arguments).await,
     }
 }
 
 /// Runs `ip`, and returns its output.
 async fn ip(arguments: &[&str]) -> Result<Vec<u8>, String> {
-    let called = timeout(LIMIT, Command::new("ip").args(arguments).kill_on_drop(true).output()).await;
-    let said = |what: &str| format!("ip {}: {}", arguments.join(" "), what.trim());
+    run("ip", arguments).await
+}
+
+async fn run(program: &str, arguments: &[&str]) -> Result<Vec<u8>, String> {
+    let called = timeout(LIMIT, Command::new(program).args(arguments).kill_on_drop(true).output()).await;
+    let said = |what: &str| format!("{program} {}: {}", arguments.join(" "), what.trim());
     let called = called.map_err(|_| said("timed out"))?;
-    let called = called
-        .map_err(|error| reason(&format!("`ip` cannot be run: {error}"), "install iproute2 on this host"))?;
+    let called = called.map_err(|error| {
+        reason(&format!("`{program}` cannot be run: {error}"), "install iproute2 on this host")
+    })?;
     if called.status.success() {
         return Ok(called.stdout);
     }

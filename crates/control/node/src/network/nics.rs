@@ -3,7 +3,9 @@
 //! ```text
 //!   create, find ──▶ Arriving ──────────── mend ──▶ Running ◀── mend ── Paused
 //!                    muted; frames for it           │  ▲                  ▲
-//!                    are kept                       └──┴───── cut ────────┘
+//!                    are kept                       ├──┴───── cut ────────┤
+//!                                                   └─ hold ──▶ Held ─ cut ┘
+//!                                                          it sends; frames for it are kept
 //! ```
 //!
 //! A device is a persistent TAP in its instance's network namespace: it stays when the node is killed, with all that the instance has
@@ -230,6 +232,10 @@ impl Wiring for Nics {
                 Err(error) => return Err(io::Error::other(error)),
             }
         }
+    }
+
+    fn hold(&self, network: &Network) -> io::Result<()> {
+        self.change(network, Stage::hold)
     }
 
     fn cut(&self, network: &Network) -> io::Result<()> {

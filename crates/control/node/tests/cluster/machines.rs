@@ -16,7 +16,17 @@ impl Cluster {
     fn run_machine(&self, name: &str, host: &str) -> Library {
         let boot = Boot { kernel: "/boot/vmlinuz".into(), initrd: None, append: String::new() };
         let (boot, disks) = (Some(boot), Vec::new());
-        let vm = Vm { cpus: 1, memory_bytes: MEMORY, machine: None, cpu_model: None, boot, disks };
+        let vm = Vm {
+            cpus: 1,
+            memory_bytes: MEMORY,
+            machine: None,
+            cpu_model: None,
+            accelerator: None,
+            boot,
+            disks,
+            vnc: false,
+            seed: None,
+        };
         let request = RunRequest { command: Vec::new(), vm: Some(vm), ..run_request(name, host) };
         match self.ask(&Request::Run(request.into())) {
             Event::Started(instance) => assert_eq!(instance.state, State::Running),
@@ -93,7 +103,7 @@ fn a_cancelled_move_ends_the_channels_of_a_virtual_machine() {
     let _a = cluster.run_machine("a", "h1");
     let gate = cluster.machines[1].gate.lock().unwrap();
     let events = move_up_to(&cluster, "a", "h2", Phase::Precopy);
-    assert_eq!(cluster.ask(&Request::Kill { name: "a".into() }), Event::Done);
+    assert_eq!(cluster.ask(&Request::Kill { name: "a".into(), grace_s: None }), Event::Done);
     assert!(matches!(outcome(events), Outcome::Ended(_)));
     drop(gate);
     cluster.wait_until("removal", |cluster| {

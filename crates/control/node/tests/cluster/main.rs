@@ -404,7 +404,7 @@ fn the_directory_serves_all_hosts_and_refills_after_a_coordinator_restart() {
     assert_eq!(b.answer(4), of_a, "who asks early waits");
 
     b.ask_directory(5, directory::Request::Watch { process: a.id });
-    assert_eq!(cluster.ask(&Request::Kill { name: "a".into() }), Event::Done);
+    assert_eq!(cluster.ask(&Request::Kill { name: "a".into(), grace_s: None }), Event::Done);
     assert_eq!(b.answer(5), directory::Answer::Done);
     assert_eq!(b.directory(6, publish("b")), directory::Answer::Done);
 }
@@ -471,7 +471,7 @@ fn is_starting(cluster: &Cluster, name: &str) -> bool {
 fn a_killed_instance_disappears() {
     let cluster = Cluster::start();
     cluster.run("a", "h1");
-    assert_eq!(cluster.ask(&Request::Kill { name: "a".into() }), Event::Done);
+    assert_eq!(cluster.ask(&Request::Kill { name: "a".into(), grace_s: None }), Event::Done);
     assert_eq!(cluster.ask(&Request::Wait { name: "a".into() }), Event::Exited { code: 137 });
 }
 
@@ -480,7 +480,8 @@ fn an_instance_whose_node_is_being_restarted_is_killed_when_it_is_back() {
     let mut cluster = Cluster::start();
     cluster.run("a", "h1");
     cluster.stop_node(0);
-    let mut killing = Client::send(&cluster.socket(), &Request::Kill { name: "a".into() }).unwrap();
+    let mut killing =
+        Client::send(&cluster.socket(), &Request::Kill { name: "a".into(), grace_s: None }).unwrap();
     cluster.start_node(0);
     assert_eq!(killing.next_event().unwrap(), Event::Done);
     assert_eq!(cluster.ask(&Request::Wait { name: "a".into() }), Event::Exited { code: 137 });
@@ -516,7 +517,8 @@ fn outcome(mut events: Client) -> Outcome {
 
 /// Tells the coordinator to end an instance that is being moved.
 fn begin_kill(cluster: &Cluster, name: &str) -> Client {
-    let killing = Client::send(&cluster.socket(), &Request::Kill { name: name.into() }).unwrap();
+    let killing =
+        Client::send(&cluster.socket(), &Request::Kill { name: name.into(), grace_s: None }).unwrap();
     let is_refused = |cluster: &Cluster| match cluster.request_move(name, "h3", false) {
         Event::Failed(why) => why.message.contains("is being ended"),
         event => panic!("two moves at a time: {event:?}"),
@@ -551,7 +553,7 @@ fn a_move_whose_client_is_gone_is_cancelled_and_the_next_one_begins_at_once() {
     assert_eq!(refused(), "the move of `a` is committed and cannot be cancelled");
     drop(gate);
     assert_eq!(outcome(events), Outcome::Moved);
-    assert_eq!(cluster.ask(&Request::Kill { name: "a".into() }), Event::Done);
+    assert_eq!(cluster.ask(&Request::Kill { name: "a".into(), grace_s: None }), Event::Done);
     assert_eq!(refused(), "`a` has ended");
 }
 
@@ -577,7 +579,7 @@ fn a_kill_cancels_a_move_and_ends_the_instance() {
         }
         let gate = cluster.engines[1].restore_gate.lock().unwrap();
         let events = move_up_to(&cluster, name, "h2", phase);
-        assert_eq!(cluster.ask(&Request::Kill { name: name.into() }), Event::Done);
+        assert_eq!(cluster.ask(&Request::Kill { name: name.into(), grace_s: None }), Event::Done);
         assert_eq!(cluster.ask(&Request::Wait { name: name.into() }), Event::Exited { code: 137 });
         match outcome(events) {
             Outcome::Ended(why) => {
@@ -629,7 +631,7 @@ fn a_coordinator_killed_during_a_kill_finishes_the_move_and_accepts_the_kill_aga
     drop(gate);
     cluster.wait_until("the move's end", |cluster| cluster.instance("a").state == State::Running);
     assert_eq!(cluster.instance("a").host, "h2");
-    assert_eq!(cluster.ask(&Request::Kill { name: "a".into() }), Event::Done);
+    assert_eq!(cluster.ask(&Request::Kill { name: "a".into(), grace_s: None }), Event::Done);
     assert_eq!(cluster.ask(&Request::Wait { name: "a".into() }), Event::Exited { code: 137 });
 }
 

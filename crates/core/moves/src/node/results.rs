@@ -117,12 +117,19 @@ impl Cell {
     }
 
     fn restored(&mut self, vid: Vid, outcome: Outcome, out: &mut Vec<Output>) -> bool {
-        if outcome == Outcome::Done {
-            self.volatile.held = true;
-            out.extend(self.waiting_report(vid).map(Output::Send));
-            return false;
+        match outcome {
+            Outcome::Done => {
+                self.volatile.held = true;
+                out.extend(self.waiting_report(vid).map(Output::Send));
+                return false;
+            }
+            // The copy is gone for good, and the move is committed: the release finds how the instance has ended.
+            Outcome::Gone { .. } if self.volatile.decision == Some(Decision::Resume) => {
+                self.write_stage(vid, Arrival::Resuming, out);
+                return false;
+            }
+            other => self.trouble(vid, other, out),
         }
-        self.trouble(vid, outcome, out);
         true
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fabric::{Epoch, FabricId, Vid};
 use moves::coordinator::{self, MoveRequest};
-use moves::journal::{Instance, Snapshot};
+use moves::journal::{Exit, Instance, Snapshot};
 use moves::node::{self, Operation, Outcome};
 use moves::placement::Placement;
 use moves::progress::{self, Event};
@@ -32,6 +32,8 @@ pub struct Cluster {
     pub refused: Option<(&'static str, &'static str)>,
     /// How the fetching of memory ends that a released instance lacks, if it lacks any.
     pub fetched: Option<Outcome>,
+    /// The restored copy has ended, and cannot be restored again.
+    pub is_gone: bool,
 }
 
 pub enum Step {
@@ -83,6 +85,7 @@ impl Cluster {
             events: Vec::new(),
             refused: None,
             fetched: None,
+            is_gone: false,
         };
         for number in [1, 2] {
             cluster.coordinator.handle(coordinator::Input::LinkUp(host(number)), Duration::ZERO);
@@ -194,6 +197,9 @@ impl Cluster {
             Operation::Precopy { .. } => Outcome::Copied { bytes: 5 },
             Operation::Suspend => Outcome::Suspended(Suspension::default()),
             Operation::Send { .. } => Outcome::Sent { bytes: 5 },
+            Operation::Restore { .. } | Operation::Release { .. } if self.is_gone => {
+                Outcome::Gone { exit: Exit::Lost { reason: "its emulator has ended".into() } }
+            }
             Operation::Release { .. } if self.fetched.is_some() => Outcome::Incomplete,
             Operation::Fetch { .. } => self.fetched.clone().expect("nothing is missing"),
             _ => Outcome::Done,

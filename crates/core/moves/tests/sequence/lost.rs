@@ -97,3 +97,21 @@ fn a_move_that_is_committed_goes_forward_without_its_source() {
     assert_eq!(cluster.coordinator.leaves(&host(1)), Some(MoveId(1)));
     assert_eq!(cluster.coordinator.leaves(&host(2)), None);
 }
+
+/// Such as a virtual machine, whose memory comes once.
+#[test]
+fn an_instance_ends_if_its_copy_is_gone_for_good_after_the_commit() {
+    let mut cluster = Cluster::new();
+    cluster.begin(to(2));
+    cluster.run(Some("● MovesCommitted"));
+    cluster.is_gone = true;
+    let exit = Exit::Code(137);
+    cluster.tell(&host(2), moves::node::Input::Exited { vid: vid(), exit });
+    cluster.run(None);
+    assert_eq!(cluster.coordinator.locate(vid()), None, "{:?}", cluster.wire);
+    settle(&mut cluster);
+    assert!(cluster.coordinator.snapshot().moves.is_empty(), "{:?}", cluster.wire);
+    for number in [1, 2] {
+        assert_eq!(cluster.nodes[&host(number)].entry(vid()), None, "{:?}", cluster.wire);
+    }
+}

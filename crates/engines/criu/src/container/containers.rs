@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::container::Container;
-use crate::container::cgroup;
 use crate::container::overlay::Overlay;
 use crate::container::runtime::Runtime;
 use crate::container::support::Support;
@@ -16,6 +15,7 @@ use crate::criu::root::RootFileSystem;
 use crate::error::{Doing, Error, Result};
 use crate::instance::Blocker;
 use crate::instance::{self, ContainerImage, InstanceName, Root};
+use crate::linux::cgroup;
 use crate::linux::files::free_bytes;
 use crate::report::{Needs, Shortage};
 use instance::container::Bind;

@@ -2,13 +2,12 @@
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::process::ExitStatusExt;
 use std::process::{ChildStderr, ChildStdin, ChildStdout, ExitStatus, Stdio};
 
 use fabric::attach::{MAX_OUTPUT, NotStarted, OutputStream, ToNode};
-
-use super::launch::{Company, Launch};
-use super::pipe::{self, set_nonblocking};
+use sessions::children::code_of;
+use sessions::launch::{Company, Launch};
+use sessions::pipe::{self, set_nonblocking};
 
 /// The command's process, its output, and its end.
 pub struct Child {
@@ -96,23 +95,4 @@ impl Child {
             .or_else(|| pipe::read(&mut self.stderr, MAX_OUTPUT).map(|bytes| (OutputStream::Stderr, bytes)));
         output.map(|(stream, bytes)| ToNode::Output { stream, bytes })
     }
-}
-
-/// Reaps every process of the instance that has ended.
-pub fn reap() -> Vec<(i32, ExitStatus)> {
-    let mut ended = Vec::new();
-    loop {
-        let mut status = 0;
-        // SAFETY: `status` is live and writable.
-        let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) };
-        if pid <= 0 {
-            return ended;
-        }
-        ended.push((pid, ExitStatus::from_raw(status)));
-    }
-}
-
-/// A command's exit code as a shell gives it.
-pub fn code_of(status: ExitStatus) -> i32 {
-    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }

@@ -3,11 +3,10 @@
 use std::env;
 use std::ffi::OsString;
 
+use sessions::launch::HOME;
+
 /// The prefix of variables of the command that must not affect init itself, or that a runtime sets for init.
 const SHIELD: &str = "TRANSHUME_COMMAND_";
-
-/// The home directory of root: an OCI runtime sets it for init if the configuration does not.
-pub const HOME: &str = "HOME";
 
 /// The environment for init, from which it makes `environment` for the command. Variables that tell the dynamic linker to load the
 /// drop-in library are for the command alone.

@@ -7,9 +7,9 @@ use std::mem;
 use std::path::Path;
 use std::process::Command;
 
-use crate::container::cgroup;
 use crate::criu::check::verify::release;
 use crate::error::{Doing, Error, Result};
+use crate::linux::cgroup;
 use crate::report::Host;
 
 /// The first CRIU that dumps TCP sockets on new kernels, and the first such kernel.

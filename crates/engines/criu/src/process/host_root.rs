@@ -12,7 +12,7 @@ impl RootFileSystem for HostRoot {
     fn start(&mut self, first: &FirstProcess<'_>) -> Result<i32> {
         let FirstProcess { name, program, init, network, descriptors } = *first;
         let limits = [&[descriptors], &program.limits[..]].concat();
-        launch::start(program, Kind::Process, init, network, limits)
+        launch::start(program, Kind::Process, init, network, Vec::new(), limits)
             .doing(|| format!("starting `{name}` in {}", program.directory.display()))
     }
 }

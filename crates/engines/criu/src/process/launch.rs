@@ -1,6 +1,7 @@
 //! Starts an instance's first process, in namespaces of its own. It stays root, as CRIU requires; the command need not.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -13,13 +14,14 @@ use crate::linux::spawn::leave_the_node;
 
 /// Starts `first` with the instance's command as its arguments, and returns its PID. It becomes a child of this process.
 ///
-/// It gets `limits`, in their order. The first forked process only makes the PID namespace. The first process of that namespace
+/// It joins the cgroups of `doors`, and gets `limits`, in their order. The first forked process only makes the PID namespace. The first process of that namespace
 /// must be a child of its maker: the forked process forks once more, with this process as the parent, and ends.
 pub fn start(
     program: &Program,
     kind: Kind,
     first: &[OsString],
     namespace: BorrowedFd<'_>,
+    doors: Vec<File>,
     limits: Vec<ResourceLimit>,
 ) -> io::Result<i32> {
     let (own, arguments) = first.split_first().ok_or(io::ErrorKind::InvalidInput)?;
@@ -28,14 +30,14 @@ pub fn start(
     command.args(arguments).args(init::arguments(program, kind));
     command.env_clear().envs(init::shield(&program.environment)).current_dir(init::DIRECTORY);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let entry = Entry { namespace: namespace.as_raw_fd(), report: writer.as_raw_fd(), limits };
+    let entry = Entry { namespace: namespace.as_raw_fd(), report: writer.as_raw_fd(), doors, limits };
     // SAFETY: between fork and exec, `enter` makes system calls only.
     unsafe { command.pre_exec(move || entry.enter()) };
     let mut maker = command.spawn()?;
     drop(writer);
     maker.wait()?;
     let mut pid = [0; 4];
-    std::fs::File::from(reader).read_exact(&mut pid)?;
+    File::from(reader).read_exact(&mut pid)?;
     Ok(i32::from_ne_bytes(pid))
 }
 
@@ -44,6 +46,7 @@ pub fn start(
 struct Entry {
     namespace: i32,
     report: i32,
+    doors: Vec<File>,
     limits: Vec<ResourceLimit>,
 }
 
@@ -61,6 +64,10 @@ impl Entry {
                 libc::_exit(0);
             }
             check(libc::setsid())?;
+            for door in &self.doors {
+                // 0 stands for the process that writes it.
+                check(libc::write(door.as_raw_fd(), c"0".as_ptr().cast(), 1) as i32)?;
+            }
             leave_the_node()?;
             for limit in &self.limits {
                 let both = libc::rlimit { rlim_cur: limit.soft, rlim_max: limit.hard };

@@ -3,6 +3,7 @@
 //! ```text
 //! source                                destination
 //!    │                                     │ prepare: the port is muted, frames for the MAC are kept
+//!    │ hold: frames for the MAC are kept   │
 //!    │ pause: nothing leaves, frames       │
 //!    │ for the MAC are kept                │
 //!  ══╪═══ commit: the coordinator records the new place and epoch, and tells all nodes ═══════╪══
@@ -110,11 +111,24 @@ impl Switch {
     /// # Errors
     /// If the MAC does not live here, or does not run here yet.
     pub fn pause(&mut self, mac: Mac) -> Result<(), Refused> {
+        self.leave(mac, Gate::Paused)
+    }
+
+    /// At the source of a move: frames for the MAC are kept, while it still sends. So none reaches an instance that is about to stop.
+    /// May be repeated.
+    ///
+    /// # Errors
+    /// As [`Switch::pause`].
+    pub fn hold(&mut self, mac: Mac) -> Result<(), Refused> {
+        self.leave(mac, Gate::Held)
+    }
+
+    fn leave(&mut self, mac: Mac, gate: Gate) -> Result<(), Refused> {
         let Some(Place::Port(port)) = self.home(mac) else { return Err(Refused::NotHere(mac)) };
         if self.moves.arriving.get(&mac).is_some_and(|arriving| arriving.committed) {
             return Err(Refused::Arriving(mac));
         }
-        self.set_gate(port, Gate::Paused);
+        self.set_gate(port, gate);
         self.moves.leaving.entry(mac).or_insert_with(|| Leaving { port, kept: Kept::default() });
         self.changes.add(mac);
         Ok(())

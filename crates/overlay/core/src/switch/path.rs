@@ -99,7 +99,7 @@ impl Switch {
         passing: &Passing<'_>,
         out: &mut Vec<To>,
     ) -> Result<Verdict, Reason> {
-        match self.ports.get(port).ok_or(Reason::NoPort)?.admits(passing.now) {
+        match self.ports.get(port).ok_or(Reason::NoPort)?.takes(passing.now) {
             Ok(()) => {
                 out.push(To::Port(port));
                 Ok(Verdict::Forwarded)

@@ -6,8 +6,9 @@
 //!     ▲                     │ abort
 //!     ├─────────────────────┘
 //!     │                   unpause
-//!     ├───────────────── Paused                                                 at its source
-//!     └─ pause ──────────▶  │ commit elsewhere
+//!     ├───────────── Held, Paused                                               at its source
+//!     └─ hold ──▶ Held ── pause ──▶ Paused, also without `hold`
+//!                           │ commit elsewhere
 //!                           └──▶ Paused, until the port is detached or a MAC is committed to it
 //! ```
 
@@ -55,6 +56,8 @@ pub enum Gate {
     Muted,
     /// Not any more, unless its move is rolled back.
     Paused,
+    /// It does, and is about to stop: it still sends, but gets nothing any more.
+    Held,
 }
 
 /// A local attachment.
@@ -97,9 +100,18 @@ impl Port {
     pub fn admits(&self, now: Duration) -> Result<(), Reason> {
         match self.gate {
             _ if self.is_blocked(now) => Err(Reason::Blocked),
-            Gate::Open => Ok(()),
+            Gate::Open | Gate::Held => Ok(()),
             Gate::Muted => Err(Reason::Muted),
             Gate::Paused => Err(Reason::Paused),
+        }
+    }
+
+    /// Whether frames may go to it.
+    #[inline]
+    pub fn takes(&self, now: Duration) -> Result<(), Reason> {
+        match self.gate {
+            Gate::Held => self.admits(now).and(Err(Reason::Paused)),
+            _ => self.admits(now),
         }
     }
 
@@ -197,7 +209,7 @@ impl Ports {
 
     /// The ports that take frames for all.
     pub fn open(&self, now: Duration) -> impl Iterator<Item = PortId> {
-        self.iter().filter(move |(_, port)| port.admits(now).is_ok()).map(|(id, _)| id)
+        self.iter().filter(move |(_, port)| port.takes(now).is_ok()).map(|(id, _)| id)
     }
 
     pub fn set_gate(&mut self, id: PortId, gate: Gate) {

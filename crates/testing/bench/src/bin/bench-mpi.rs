@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use api::{MoveReport, Outcome};
 use bench::report::{self, Row};
 use clap::Parser;
+use e2e::hpcc;
 use e2e::job::{GROUP, Job};
 use e2e::program::Program;
 use e2e::testlab::TestLab;
@@ -14,10 +15,6 @@ use serde_json::Value;
 
 /// Time limit of a run.
 const LIMIT: Duration = Duration::from_secs(600);
-
-/// The input file of HPC Challenge, and its output file.
-const INPUT: &str = "hpccinf.txt";
-const OUTPUT: &str = "hpccoutf.txt";
 
 /// Measures how much longer HPC Challenge takes per move of its containers, and the blackouts.
 #[derive(Parser)]
@@ -75,19 +72,17 @@ fn main() -> Result<()> {
 fn run(disturbance: Disturbance, size: u32) -> Result<Run> {
     let lab = TestLab::up(3)?;
     let job = Job::start(&lab, &["h1", "h1", "h2", "h2"])?;
-    fs::write(job.folder().join(INPUT), input(size))?;
+    fs::write(job.folder().join(hpcc::INPUT), hpcc::input(size))?;
     let begin = Instant::now();
-    let mut hpcc = Program::start(&mut job.mpirun(&lab, &["hpcc"]))?;
+    let mut running = Program::start(&mut job.mpirun(&lab, &["hpcc"]))?;
     lab.eventually("HPC Challenge runs", || {
         Ok(lab.transhume(&["exec", "rank4", "--", "pgrep", "-x", "hpcc"])?.status.success())
     })?;
     let blackouts = disturb(&lab, disturbance)?;
-    ensure!(hpcc.is_running()?, "HPC Challenge ended before all moves were made: use a larger `--size`");
-    hpcc.end(LIMIT)?.success()?;
+    ensure!(running.is_running()?, "HPC Challenge ended before all moves were made: use a larger `--size`");
+    running.end(LIMIT)?.success()?;
     let seconds = begin.elapsed().as_secs_f64();
-    let output = fs::read_to_string(job.folder().join(OUTPUT))?;
-    let is_right = output.contains("\nSuccess=1\n") && output.contains("End of HPC Challenge tests");
-    ensure!(is_right && !output.contains("FAILED"), "the checks of HPC Challenge failed:\n{output}");
+    hpcc::check(&fs::read_to_string(job.folder().join(hpcc::OUTPUT))?)?;
     Ok(Run { seconds, blackouts })
 }
 
@@ -116,14 +111,4 @@ fn disturb(lab: &TestLab, disturbance: Disturbance) -> Result<Vec<f64>> {
     };
     ensure!(reports.iter().all(|report| report.outcome == Outcome::Moved), "{reports:?}");
     Ok(reports.iter().map(|report| report.blackout_us as f64 / 1000.0).collect())
-}
-
-/// One problem of each kind, on two by two ranks.
-fn input(size: u32) -> String {
-    let head = "HPL\nTranshume\nHPL.out output\n8 device\n1 sizes\n";
-    let middle = "1 blocks\n40 block\n0 mapping\n1 grids\n2 P\n2 Q\n16.0 threshold\n1 factorizations\n1 right\n1 criteria\n\
-                  4 least\n1 panels\n2 divisions\n1 recursive\n1 broadcasts\n1 ring\n1 depths\n1 depth\n2 swap\n64 threshold\n\
-                  0 transposed\n0 transposed\n1 equilibration\n8 alignment\n";
-    let transpose = "0 more sizes\n1200 size\n0 more blocks\n40 block\n";
-    format!("{head}{size} N\n{middle}{transpose}")
 }

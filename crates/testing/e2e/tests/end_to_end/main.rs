@@ -30,3 +30,6 @@ mod terminal;
 mod travel;
 mod verbs_check;
 mod vm;
+mod vm_faults;
+mod vm_hostile;
+mod vm_jobs;

@@ -5,12 +5,17 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::overlay::{Stream, net};
-use e2e::program::run;
+use e2e::guest::{Guest, plain_emulator};
+use e2e::overlay::{Stream, instance, net};
+use e2e::pings::Pings;
+use e2e::program::{Program, run};
 use e2e::testlab::TestLab;
 use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// The program that takes what a guest sends.
+const BULK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bulk.py");
 
 /// A network namespace with a name that no other test has. It goes with this.
 struct Named(String);
@@ -177,5 +182,73 @@ fn an_existing_tap_is_plugged_in_and_keeps_its_settings() -> Result<()> {
     ip_on(&lab, "h2", "link add br7 type bridge")?;
     let failure = refused(&lab, &["attach", "h2", "br7"])?;
     ensure!(failure.contains("choose another name"), "{failure}");
+    Ok(())
+}
+
+/// An instance on the overlay that is the DHCP server there, and another one that takes what the guest sends.
+#[test]
+fn a_tap_of_a_running_machine_is_plugged_in_and_given_back() -> Result<()> {
+    const MAC: &str = "52:54:00:12:34:58";
+    const ADDRESS: &str = "10.77.250.10";
+    let _shared = e2e::shared();
+    let (lab, guest) = (TestLab::up(2)?, Guest::make()?);
+    net(&lab, &["layout", "star"])?;
+    let host = format!("--dhcp-host={MAC},{ADDRESS}");
+    let dhcp = [
+        "dnsmasq",
+        "--keep-in-foreground",
+        "--conf-file=/dev/null",
+        "--port=0",
+        "--interface=eth0",
+        "--user=root",
+        "--dhcp-range=10.77.250.10,10.77.250.20,255.255.0.0,1h",
+        "--dhcp-leasefile=/tmp/leases",
+        "--pid-file=/tmp/pid",
+        "--dhcp-option=26,1400",
+        &host,
+    ];
+    let _dhcp = Program::start(&mut lab.command(&[&instance("dhcp", "h1")[..], &dhcp].concat()))?;
+    let receive = [&instance("receiver", "h1")[..], &["/usr/bin/python3", BULK]].concat();
+    let mut receiver = Program::start(&mut lab.command(&receive))?;
+    let receiving = lab.started("receiver", &mut receiver)?.address;
+
+    let append = format!("dhcp bulk={receiving}");
+    let emulator = plain_emulator(&guest, "vm0", MAC, &append);
+    let emulator: Vec<&str> =
+        ["lab", "exec", "h2", "--"].into_iter().chain(emulator.iter().map(String::as_str)).collect();
+    let mut machine = Program::start(&mut lab.command(&emulator))?;
+    lab.eventually("its TAP is there", || Ok(ip_on(&lab, "h2", "link show dev vm0").is_ok()))?;
+    let attach = ["attach", "h2", "vm0", "--mac", MAC];
+    let failure = refused(&lab, &attach[..3])?;
+    ensure!(failure.contains("has the TAP vm0 open") && failure.contains("`--mac 52:54:00"), "{failure}");
+    ip_on(&lab, "h2", "link add br7 type bridge")?;
+    ip_on(&lab, "h2", "link set vm0 master br7")?;
+    let failure = refused(&lab, &attach)?;
+    ensure!(failure.contains("vm0 is a port of br7") && failure.contains("nomaster"), "{failure}");
+    ip_on(&lab, "h2", "link set vm0 nomaster")?;
+    let attached = json(&lab, &attach)?;
+    ensure!(attached["adopted"] == true && attached["mac"] == MAC, "{attached}");
+
+    let sum = machine.wait_for(LIMIT, |line| line.trim().strip_prefix("bulk ").map(str::to_owned))?;
+    let received = receiver.wait_for(LIMIT, |line| line.strip_prefix("bulk ").map(str::to_owned))?;
+    ensure!(sum.split(' ').next() == Some(received.trim()), "{sum} was sent, {received} came");
+    let mut pings = Pings::start(&lab, &instance("asker", "h1"), ADDRESS)?;
+    pings.go_on().with_context(|| lab.logs())?;
+    lab.lab.kill("h2".parse()?)?;
+    lab.lab.start("h2".parse()?)?;
+    pings.go_on().with_context(|| format!("after h2 was killed\n{}", lab.logs()))?;
+
+    // The machine ends, another one begins.
+    machine.signal(libc::SIGKILL)?;
+    lab.eventually("its end is reported", || {
+        Ok(listed(&lab, "vm0")?["failure"].as_str().is_some_and(|failure| failure.contains("no TAP vm0")))
+    })?;
+    let _machine = Program::start(&mut lab.command(&emulator))?;
+    lab.eventually("it is plugged in again", || Ok(listed(&lab, "vm0")?["state"] == "up"))?;
+    pings.go_on().with_context(|| format!("of another machine\n{}", lab.logs()))?;
+    net(&lab, &["detach", "h2", "vm0"])?;
+    let filters =
+        run(&mut lab.command(&["lab", "exec", "h2", "--", "tc", "qdisc", "show", "dev", "vm0"]), LIMIT)?;
+    ensure!(!filters.success()?.lines.concat().contains("ingress"), "the TAP has its filters still");
     Ok(())
 }

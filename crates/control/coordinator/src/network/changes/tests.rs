@@ -80,7 +80,7 @@ async fn an_existing_tap_is_attached_unchanged_and_does_not_move() {
     let world = World::new().await;
     let (mut h1, mut h2) = (world.node("h1").await, world.node("h2").await);
     world.lay(&mut [&mut h1, &mut h2]).await;
-    let found = FoundTap { mac: Mac([0x52, 0x54, 0, 0, 0, 1]), mtu: 1300 };
+    let found = FoundTap { mac: Mac([0x52, 0x54, 0, 0, 0, 1]), mtu: 1300, is_open: false };
     let wanted = |address: Option<&str>, mtu, mac: Option<&str>| {
         let address = address.map(str::to_owned);
         let purpose = Purpose::Station { address, mtu, netns: Some("web".into()) };
@@ -108,6 +108,33 @@ async fn an_existing_tap_is_attached_unchanged_and_does_not_move() {
     let away = NetChange::Move { host: "h2".into(), device: "vm1".into(), to: "h1".into() };
     let failure = world.change(away).await.unwrap_err();
     assert!(failure.message.contains("cannot move"), "{failure:?}");
+}
+
+#[tokio::test]
+async fn an_open_tap_is_attached_with_the_mac_of_its_machine_only() {
+    let world = World::new().await;
+    let (mut h1, mut h2) = (world.node("h1").await, world.node("h2").await);
+    world.lay(&mut [&mut h1, &mut h2]).await;
+    let found = FoundTap { mac: Mac([0xfe, 0x54, 0, 0, 0, 1]), mtu: 1500, is_open: true };
+    let wanted = |mac: Option<&str>| {
+        let purpose = Purpose::Station { address: None, mtu: None, netns: None };
+        NetChange::Attach { host: "h2".into(), device: "vm1".into(), purpose, mac: mac.map(str::to_owned) }
+    };
+    let (refused, ()) = tokio::join!(world.change(wanted(None)), say_found(&mut h2, found));
+    assert!(refused.unwrap_err().remedy.contains("`--mac "));
+    let told = async {
+        say_found(&mut h2, found).await;
+        tokio::join!(say_where(&mut h1, None), say_where(&mut h2, None));
+        h2.grant().await
+    };
+    let guests = "52:54:00:00:00:01";
+    let (attached, asked) = tokio::join!(world.change(wanted(Some(guests))), told);
+    assert_eq!(attached, Ok(Event::NetAttached { mac: guests.into(), mtu_bytes: Some(1500), adopted: true }));
+    let kind = DeviceKind::Redirected { netns: None, mtu: 1500 };
+    assert_eq!(
+        asked,
+        Question::Attach(net::Device { name: "vm1".into(), mac: guests.parse().unwrap(), kind })
+    );
 }
 
 /// Answers the question for the location of a MAC.

@@ -1,10 +1,10 @@
 //! Images in a directory of a checkpoint.
 //!
 //! The directory holds the engine's images unchanged, and [`CONTENTS`], which is written last. A directory without that file, or whose
-//! files do not match it, is not usable.
+//! files do not match it, is not usable. Parts without any data occupy no room, here and where they are copied to: disks have many.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -82,7 +82,7 @@ fn fill(dumped: Dumped, to: &Path, goes_on: GoesOn<'_>) -> io::Result<()> {
     let Dumped { vid, carried, directory, images } = dumped;
     private::replace(&to.join(BEGUN), vid.lid().to_string().as_bytes())?;
     let total = images.iter().map(|image| image.size).sum();
-    let mut copier = Copier { part: vec![0; PART], copied: 0, total, goes_on };
+    let mut copier = Copier { part: vec![0; PART], empty: vec![0; PART], copied: 0, total, goes_on };
     let mut digests = Vec::new();
     for image in images {
         let digest =
@@ -114,7 +114,7 @@ pub fn load(
 ) -> io::Result<Carried> {
     let contents = read_contents(saved, vid)?;
     let total = contents.images.iter().map(|(image, _)| image.size).fold(0, u64::saturating_add);
-    let mut copier = Copier { part: vec![0; PART], copied: 0, total, goes_on };
+    let mut copier = Copier { part: vec![0; PART], empty: vec![0; PART], copied: 0, total, goes_on };
     for (image, digest) in contents.images {
         let copied = copier.copy(&saved.join(&image.name), to(&image.name)?, image.size, false)?;
         if copied != digest {
@@ -159,6 +159,8 @@ fn create(path: &Path) -> io::Result<File> {
 
 struct Copier<'a> {
     part: Vec<u8>,
+    /// A part without data.
+    empty: Vec<u8>,
     /// Bytes so far.
     copied: u64,
     /// Bytes in all.
@@ -181,13 +183,18 @@ impl Copier<'_> {
             let part = &mut self.part[..length];
             reader.read_exact(part).map_err(in_words)?;
             hasher.update(part);
-            writer.write_all(part)?;
+            if *part == self.empty[..length] {
+                writer.seek(SeekFrom::Current(length as i64))?;
+            } else {
+                writer.write_all(part)?;
+            }
             left -= length as u64;
             self.copied += length as u64;
             if length == PART && !(self.goes_on)(self.copied, self.total) {
                 return Err(io::Error::new(io::ErrorKind::Interrupted, "cancelled"));
             }
         }
+        writer.set_len(size)?;
         if is_durable {
             writer.sync_all()?;
         }
@@ -197,7 +204,7 @@ impl Copier<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
     use super::*;
 
@@ -209,8 +216,13 @@ mod tests {
     fn dumped(directory: &Path) -> Dumped {
         let from = directory.join("dump");
         fs::create_dir_all(&from).unwrap();
-        let files =
-            [("core-1.img", vec![1; 10]), ("pages-1.img", vec![2; PART + 1]), ("empty.img", Vec::new())];
+        let disk = [vec![0; PART], vec![3; PART], vec![0; 2 * PART + 1]].concat();
+        let files = [
+            ("core-1.img", vec![1; 10]),
+            ("pages-1.img", vec![2; PART + 1]),
+            ("empty.img", Vec::new()),
+            ("disk.img", disk),
+        ];
         let images = files.map(|(name, bytes)| {
             fs::write(from.join(name), &bytes).unwrap();
             ImageFile { name: name.into(), size: bytes.len() as u64 }
@@ -235,9 +247,19 @@ mod tests {
         fs::create_dir(&to).unwrap();
         let carried = load(&saved, vid(), &mut |name| create(&to.join(name)), &|_, _| true).unwrap();
         assert_eq!(carried.exit, Some(3));
-        for name in ["core-1.img", "pages-1.img", "empty.img"] {
-            assert_eq!(fs::read(to.join(name)).unwrap(), fs::read(saved.join(name)).unwrap(), "{name}");
+        for name in ["core-1.img", "pages-1.img", "empty.img", "disk.img"] {
+            let original = fs::read(directory.path().join("dump").join(name)).unwrap();
+            assert!(fs::read(to.join(name)).unwrap() == original, "{name}");
+            assert!(fs::read(saved.join(name)).unwrap() == original, "{name}");
         }
+    }
+
+    #[test]
+    fn parts_without_data_occupy_no_room() {
+        let directory = tempfile::tempdir().unwrap();
+        let saved = saved(directory.path());
+        let occupied = fs::metadata(saved.join("disk.img")).unwrap().blocks() * 512;
+        assert!(occupied < 2 * PART as u64, "{occupied}");
     }
 
     #[test]

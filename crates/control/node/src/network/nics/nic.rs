@@ -36,6 +36,8 @@ pub enum Stage {
     Arriving,
     /// It does.
     Running,
+    /// It still sends, and frames for it are kept.
+    Held,
     /// Not any more.
     Paused,
 }
@@ -45,8 +47,13 @@ impl Stage {
     pub fn cut(self) -> Self {
         match self {
             Self::Arriving => Self::Arriving,
-            Self::Running | Self::Paused => Self::Paused,
+            Self::Running | Self::Held | Self::Paused => Self::Paused,
         }
+    }
+
+    /// The stage of a device whose instance is about to stop.
+    pub fn hold(self) -> Self {
+        if self == Self::Running { Self::Held } else { self }
     }
 }
 
@@ -102,6 +109,9 @@ impl Nic {
             Stage::Running => {
                 let _ = switch.resume(mac, parcels);
                 let _ = switch.unpause(mac, now, parcels);
+            }
+            Stage::Held => {
+                let _ = switch.hold(mac);
             }
             Stage::Paused => {
                 let _ = switch.pause(mac);

@@ -61,7 +61,11 @@ fn an_instance_starts_leaves_and_is_gone() {
     assert_eq!(known(&joined).1, Some(Gate::Paused));
     nics.mend(&network).unwrap();
     assert_eq!(known(&joined).1, Some(Gate::Open), "the move was rolled back");
+    nics.hold(&network).unwrap();
+    assert_eq!(known(&joined).1, Some(Gate::Held));
     nics.cut(&network).unwrap();
+    nics.hold(&network).unwrap();
+    assert_eq!(known(&joined).1, Some(Gate::Paused), "it has stopped");
     assert!(nics.apply(&entry(THERE, 1)));
     assert_eq!(known(&joined), (Some((THERE, 1)), Some(Gate::Paused)));
     nics.delete(&network).unwrap();

@@ -34,6 +34,10 @@ impl Wiring for Bridge {
         Ok(())
     }
 
+    fn hold(&self, _: &Network) -> io::Result<()> {
+        Ok(())
+    }
+
     fn cut(&self, network: &Network) -> io::Result<()> {
         netlink::set_bridge(&host_end(network), None)
     }

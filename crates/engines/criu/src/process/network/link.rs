@@ -94,6 +94,11 @@ impl Link {
         self.wiring.delete(&self.network)
     }
 
+    /// Keeps frames for the instance from now on, if the wiring can. The instance still sends.
+    pub fn hold(&self) -> io::Result<()> {
+        self.wiring.hold(&self.network)
+    }
+
     /// Cuts the link, and lets the kernel hold back packets that connections inside send. Only for stopped processes: running ones
     /// would get errors.
     pub fn cut(&self) -> io::Result<()> {

@@ -12,6 +12,7 @@ const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_MASTER: u16 = 10;
 const IFLA_PROTINFO: u16 = 12;
+const IFLA_TXQLEN: u16 = 13;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_NET_NS_FD: u16 = 28;
 const IFLA_INFO_KIND: u16 = 1;
@@ -39,7 +40,8 @@ const TCA_U32_ACT: u16 = 7;
 /// The precedences of filters: each kind of packet has one of its own, and the lowest number is asked first.
 const ARP_FILTER: u32 = 1;
 const IP_FILTER: u32 = 2;
-const REDIRECTION: u32 = 3;
+const PORT_FILTER: u32 = 3;
+const REDIRECTION: u32 = 4;
 /// `struct tc_fifo_qopt`: the queue's limit of packets.
 const NO_ROOM: [u8; 4] = [0; 4];
 
@@ -91,6 +93,14 @@ pub fn configure(name: &str, mac: [u8; 6], mtu: u32) -> io::Result<()> {
     link.text(IFLA_IFNAME, name);
     link.bytes(IFLA_ADDRESS, &mac);
     link.number(IFLA_MTU, mtu);
+    request(libc::RTM_NEWLINK, 0, &link.0)
+}
+
+/// Sets how many frames the link `name` of the calling thread's namespace queues.
+pub fn set_queue(name: &str, frames: u32) -> io::Result<()> {
+    let mut link = Attributes(link_header(0, 0, 0).to_vec());
+    link.text(IFLA_IFNAME, name);
+    link.number(IFLA_TXQLEN, frames);
     request(libc::RTM_NEWLINK, 0, &link.0)
 }
 
@@ -200,20 +210,34 @@ pub fn filter_incoming(index: u32) -> io::Result<()> {
 /// Lets the kernel of the host take ARP and IPv4 packets for `address` that come in at the filtered link `index`.
 pub fn keep(index: u32, address: Ipv4Addr) -> io::Result<()> {
     /// Where the destination is: in an ARP packet, and in an IPv4 header.
-    const PLACES: [(libc::c_int, u32, u32); 2] =
+    const PLACES: [(libc::c_int, u32, i32); 2] =
         [(libc::ETH_P_ARP, ARP_FILTER, 24), (libc::ETH_P_IP, IP_FILTER, 16)];
-    for (protocol, precedence, offset) in PLACES {
-        let mut options = Attributes::default();
-        options.bytes(TCA_U32_SEL, &selector([0xff; 4], address.octets(), offset));
-        // A filter without an action lets packets pass.
-        options.number(TCA_U32_CLASSID, 1);
-        add_filter(index, precedence, protocol, &options)?;
+    let wanted = u32::from(address);
+    for (protocol, precedence, at) in PLACES {
+        add_filter(index, precedence, protocol, &passing(&[Match { at, mask: u32::MAX, value: wanted }]))?;
     }
     Ok(())
 }
 
-/// Redirects every other frame that comes in at the filtered link `from`: it leaves through the link `to`.
-pub fn redirect(from: u32, to: u32) -> io::Result<()> {
+/// Lets the kernel of the host take UDP datagrams to `port`, in IPv4 headers without options.
+pub fn keep_port(index: u32, port: u16) -> io::Result<()> {
+    const LENGTH_AND_VERSION: Match = Match { at: 0, mask: 0x0f00_0000, value: 0x0500_0000 };
+    const UDP: Match = Match { at: 8, mask: 0x00ff_0000, value: (libc::IPPROTO_UDP as u32) << 16 };
+    let to_port = Match { at: 20, mask: 0xffff, value: port.into() };
+    add_filter(index, PORT_FILTER, libc::ETH_P_IP, &passing(&[LENGTH_AND_VERSION, UDP, to_port]))
+}
+
+/// A filter without an action lets packets pass.
+fn passing(matches: &[Match]) -> Attributes {
+    let mut options = Attributes::default();
+    options.bytes(TCA_U32_SEL, &selector(matches));
+    options.number(TCA_U32_CLASSID, 1);
+    options
+}
+
+/// Redirects every other frame that comes in at the filtered link `from`: it leaves through the link `to`. With a `source`, only frames
+/// from this MAC.
+pub fn redirect(from: u32, to: u32, source: Option<[u8; 6]>) -> io::Result<()> {
     // `struct tc_mirred`: index, capabilities, action, two counters, what it does, and the other link.
     let mut mirred = Attributes::default();
     mirred.bytes(TCA_MIRRED_PARMS, &words([0, 0, TC_ACT_STOLEN, 0, 0, TCA_EGRESS_REDIR, to]));
@@ -223,18 +247,35 @@ pub fn redirect(from: u32, to: u32) -> io::Result<()> {
     let mut actions = Attributes::default();
     actions.bytes(1, &action.0);
     let mut options = Attributes::default();
-    options.bytes(TCA_U32_SEL, &selector([0; 4], [0; 4], 0));
+    let all = vec![Match { at: 0, mask: 0, value: 0 }];
+    options.bytes(TCA_U32_SEL, &selector(&source.map_or(all, from_mac)));
     options.bytes(TCA_U32_ACT, &actions.0);
     add_filter(from, REDIRECTION, libc::ETH_P_ALL, &options)
 }
 
-/// `struct tc_u32_sel` with one `struct tc_u32_key`: matches packets whose four bytes at `offset` are `value` under `mask`.
-fn selector(mask: [u8; 4], value: [u8; 4], offset: u32) -> [u8; 32] {
-    let mut selector = [0; 32];
-    (selector[0], selector[2]) = (TC_U32_TERMINAL, 1);
-    selector[16..20].copy_from_slice(&mask);
-    selector[20..24].copy_from_slice(&value);
-    selector[24..28].copy_from_slice(&offset.to_ne_bytes());
+/// Four bytes of a packet, from its network header on: equal to `value` under `mask`.
+struct Match {
+    at: i32,
+    mask: u32,
+    value: u32,
+}
+
+/// Matches the source in the Ethernet header, which is before the network header.
+fn from_mac([a, b, c, d, e, f]: [u8; 6]) -> Vec<Match> {
+    let first = Match { at: -8, mask: u32::MAX, value: u32::from_be_bytes([a, b, c, d]) };
+    vec![first, Match { at: -4, mask: 0xffff_0000, value: u32::from_be_bytes([e, f, 0, 0]) }]
+}
+
+/// `struct tc_u32_sel` with a `struct tc_u32_key` for each match.
+fn selector(matches: &[Match]) -> Vec<u8> {
+    let mut selector = vec![0; 16];
+    (selector[0], selector[2]) = (TC_U32_TERMINAL, matches.len() as u8);
+    for Match { at, mask, value } in matches {
+        selector.extend(mask.to_be_bytes());
+        selector.extend(value.to_be_bytes());
+        selector.extend(at.to_ne_bytes());
+        selector.extend([0; 4]);
+    }
     selector
 }
 

@@ -1,27 +1,28 @@
 //! All sessions of the instance, and their connection to the node ([`fabric::session`]).
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ffi::OsString;
 use std::ops::Bound;
 use std::os::fd::RawFd;
 use std::process::{ChildStdin, ExitStatus};
 use std::time::{Duration, Instant};
 
-use fabric::attach::{NotStarted, Role, ToNode, ToProcess};
+use fabric::attach::{NotStarted, ToNode, ToProcess};
 use fabric::session::{End, FromSession, MAX_SESSIONS, SessionId, ToSession, Word};
 
-use super::attach::Attachment;
-use super::environment::unshielded;
-use super::launch::Launch;
-use super::own_input::OwnInput;
-use super::session::Session;
+use crate::attach::Attachment;
+use crate::launch::Launch;
+use crate::own_input::OwnInput;
+use crate::session::Session;
 
 /// The number of messages sent at a time: the node's `Suspend` must not wait behind commands that write without end.
 const TURN: usize = 16;
 
 /// The sessions.
 pub struct Sessions {
-    /// The launch of the instance's own command.
+    /// A session inherits from it all that its order leaves open.
     launch: Launch,
+    environment: fn() -> Vec<(OsString, OsString)>,
     own_input: OwnInput,
     node: Attachment,
     open: BTreeMap<SessionId, Session>,
@@ -36,12 +37,20 @@ pub struct Sessions {
 }
 
 impl Sessions {
-    /// No sessions yet. A session inherits from `launch` all that its order leaves open; `own_stdin` is the input of that command.
-    pub fn new(launch: Launch, own_stdin: Option<ChildStdin>) -> Self {
+    /// No sessions yet, and a connection to the node. A session inherits from `launch` and `environment` all that its order leaves open;
+    /// `own_stdin` is the input of the instance's own command.
+    #[must_use]
+    pub fn new(
+        node: Attachment,
+        launch: Launch,
+        environment: fn() -> Vec<(OsString, OsString)>,
+        own_stdin: Option<ChildStdin>,
+    ) -> Self {
         Self {
+            own_input: OwnInput::new(own_stdin, launch.is_emulator()),
             launch,
-            own_input: OwnInput::new(own_stdin),
-            node: Attachment::new(Role::Sessions),
+            environment,
+            node,
             open: BTreeMap::new(),
             refused: VecDeque::new(),
             list_due: false,
@@ -71,10 +80,15 @@ impl Sessions {
         self.open.values_mut().for_each(|session| session.reaped(pid, status));
     }
 
+    /// Reaps commands that have ended, in a process that has other children too.
+    pub fn reap(&mut self) {
+        self.open.values_mut().for_each(Session::reap);
+    }
+
     /// Handles the node's messages, moves data of the pipes that are `ready`, and sends messages to the node.
     pub fn step(&mut self, ready: impl Fn(RawFd) -> bool) {
         let Self { node, open, .. } = self;
-        if node.step(|| open.values_mut().for_each(Session::hold)) {
+        if node.step(|| hold(open)) {
             self.open.values_mut().for_each(Session::go_on);
             self.say_again();
         }
@@ -93,7 +107,9 @@ impl Sessions {
             self.own_input.cannot_be_asked_for();
         }
         self.own_input.end_overdue(now);
-        self.open.retain(|_, session| !session.is_over());
+        for (_, mut over) in self.open.extract_if(.., |_, session| session.is_over()) {
+            self.own_input.give_back(over.return_console());
+        }
         self.tell();
     }
 
@@ -111,10 +127,12 @@ impl Sessions {
         // Other messages are for a session that was left, or that is not open yet: the node repeats its `Open`.
         let ToSession::Open(order) = message else { return };
         if self.open.len() < MAX_SESSIONS {
-            let session = if order.for_own {
-                Session::for_own(self.own_input.take())
-            } else {
-                Session::start(&self.launch, &order, unshielded())
+            let session = match order.for_own {
+                _ if self.launch.is_emulator() => {
+                    Session::for_console(self.own_input.take(), order.input_from)
+                }
+                true => Session::for_own(self.own_input.take()),
+                false => Session::start(&self.launch, &order, (self.environment)()),
             };
             self.open.insert(id, session);
         } else {
@@ -149,6 +167,13 @@ impl Sessions {
         self.last = id;
         Some(Word::One(id, message))
     }
+}
+
+/// Stops all sessions for a move. Returns the last message of a console, of which there is one at most.
+fn hold(open: &mut BTreeMap<SessionId, Session>) -> Option<ToNode> {
+    open.values_mut().for_each(Session::hold);
+    let word = open.iter_mut().find_map(|(id, session)| Some(Word::One(*id, session.last_word()?)));
+    word.map(ToNode::Sessions)
 }
 
 fn too_many() -> FromSession {

@@ -8,7 +8,7 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 
-use super::numbers::numbers;
+use crate::numbers::numbers;
 
 /// The capabilities that init needs unless all commands run as root. The last one serves to remove lent capabilities.
 pub const NEEDED: [(&str, u32); 4] =
@@ -139,8 +139,8 @@ mod tests {
     use std::process::Stdio;
     use std::thread;
 
-    use super::super::launch::{Company, Launch};
     use super::*;
+    use crate::launch::{Company, Launch};
 
     const CHOWN: u32 = 0;
     const SETUID: u32 = 7;

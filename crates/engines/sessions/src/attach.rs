@@ -1,4 +1,4 @@
-//! Init's connection to the node of its current host.
+//! A connection to the node, which is made again whenever it is lost.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -7,15 +7,34 @@ use std::time::{Duration, Instant};
 use fabric::attach::{self, Role, SOCKET_NAME, ToNode, ToProcess, VERSION};
 use fabric::{ProcessId, seqpacket};
 
-/// The interval between the first attempts to reach the node: short, since a move's blackout lasts until then.
-const SOON: Duration = Duration::from_millis(1);
-/// The interval after [`LONG`] attempts.
-const LATER: Duration = Duration::from_millis(20);
 /// The number of attempts at the short interval.
 const LONG: u32 = 5000;
 
+/// How to reach the node.
+pub struct Way {
+    /// Makes a connection, over which the attach protocol is spoken.
+    pub connect: Box<dyn Fn() -> io::Result<OwnedFd> + Send>,
+    /// The interval between the first attempts.
+    pub soon: Duration,
+    /// The interval between later attempts.
+    pub later: Duration,
+}
+
+impl Way {
+    /// Over the node's socket in the instance's network namespace. The interval is short, since a move's blackout lasts until then.
+    #[must_use]
+    pub fn direct() -> Self {
+        Self {
+            connect: Box::new(|| seqpacket::connect(SOCKET_NAME)),
+            soon: Duration::from_millis(1),
+            later: Duration::from_millis(20),
+        }
+    }
+}
+
 /// The connection to the node, or the attempts to make it.
 pub struct Attachment {
+    way: Way,
     role: Role,
     state: State,
     process: Option<ProcessId>,
@@ -34,9 +53,10 @@ enum State {
 
 impl Attachment {
     /// An attachment without a connection yet.
-    pub fn new(role: Role) -> Self {
+    #[must_use]
+    pub fn new(role: Role, way: Way) -> Self {
         let state = State::Detached { attempts: 0 };
-        Self { role, state, process: None, waiting: None, heard: Vec::new() }
+        Self { way, role, state, process: None, waiting: None, heard: Vec::new() }
     }
 
     /// Whether the node has recorded the command's end.
@@ -57,7 +77,9 @@ impl Attachment {
     /// How soon to call [`Self::step`] again, at the latest.
     pub fn retry_after(&self) -> Option<Duration> {
         match self.state {
-            State::Detached { attempts } => Some(if attempts < LONG { SOON } else { LATER }),
+            State::Detached { attempts } => {
+                Some(if attempts < LONG { self.way.soon } else { self.way.later })
+            }
             _ => None,
         }
     }
@@ -80,9 +102,9 @@ impl Attachment {
     }
 
     /// Connects if there is no connection, receives messages, and sends a queued one. Returns whether the node has just answered
-    /// the `Hello` of a new connection. Calls `hold` before it sends `Suspended`; afterwards, the instance may be stopped at any
-    /// time.
-    pub fn step(&mut self, mut hold: impl FnMut()) -> bool {
+    /// the `Hello` of a new connection. Calls `hold` before it sends `Suspended`, and sends the message that it returns; afterwards, the
+    /// instance may be stopped at any time.
+    pub fn step(&mut self, mut hold: impl FnMut() -> Option<ToNode>) -> bool {
         if let State::Detached { attempts } = self.state {
             self.state = match self.greet() {
                 Ok(socket) => State::Greeting(socket),
@@ -103,7 +125,7 @@ impl Attachment {
     }
 
     fn greet(&self) -> io::Result<OwnedFd> {
-        let socket = seqpacket::connect(SOCKET_NAME)?;
+        let socket = (self.way.connect)()?;
         let hello = ToNode::Hello { version: VERSION, role: self.role, resume: self.process };
         seqpacket::send(socket.as_fd(), &attach::encode(&hello), &[])?;
         set_nonblocking(&socket)?;
@@ -125,20 +147,22 @@ impl Attachment {
         None
     }
 
-    fn hear(&mut self, message: ToProcess, hold: impl FnOnce()) -> bool {
+    fn hear(&mut self, message: ToProcess, hold: impl FnOnce() -> Option<ToNode>) -> bool {
         match message {
             ToProcess::Welcome { process, .. } => self.welcome(process),
             ToProcess::Suspend => {
                 let since = Instant::now();
-                hold();
-                self.suspend(since);
+                let last = hold();
+                self.suspend(since, last.as_ref());
                 false
             }
             ToProcess::Farewell => {
                 self.state = State::Dismissed;
                 false
             }
-            ToProcess::Session { .. } | ToProcess::SayAgain if self.role == Role::Sessions => {
+            ToProcess::Session { .. } | ToProcess::SayAgain
+                if matches!(self.role, Role::Sessions | Role::Console) =>
+            {
                 self.heard.push(message);
                 false
             }
@@ -161,9 +185,10 @@ impl Attachment {
     }
 
     /// Sends the last messages of this connection. A waiting packet that the node does not accept stays for the next one.
-    fn suspend(&mut self, since: Instant) {
+    fn suspend(&mut self, since: Instant, last: Option<&ToNode>) {
         if let State::Attached(socket) = self.replace_with_detached() {
             self.waiting = self.waiting.take().filter(|packet| !send_in_time(&socket, packet));
+            last.map(|last| send_in_time(&socket, &attach::encode(last)));
             let message = ToNode::Suspended {
                 elapsed_us: since.elapsed().as_micros() as u64,
                 queue_pairs: 0,

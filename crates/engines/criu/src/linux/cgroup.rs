@@ -1,4 +1,4 @@
-//! The cgroups of a container's processes, which CRIU does not restore here.
+//! Cgroups: those of a container's processes, which CRIU does not restore here, and those of an emulator.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -21,6 +21,74 @@ pub fn doors(pid: i32) -> io::Result<Vec<File>> {
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
     let open = |path: PathBuf| File::options().write(true).open(path);
     paths(&own, &mounts).into_iter().map(open).collect()
+}
+
+/// The limits of a cgroup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Memory, in bytes.
+    pub memory: u64,
+    /// Processors.
+    pub cpus: u32,
+    /// Processes and threads.
+    pub pids: u32,
+}
+
+/// A limit: its controller, and its files and values in version 1 and in version 2.
+type Setting = (&'static str, [(&'static str, String); 2]);
+
+impl Limits {
+    fn settings(self) -> [Setting; 3] {
+        /// In microseconds; the default of both versions.
+        const PERIOD: u64 = 100_000;
+        let quota = u64::from(self.cpus) * PERIOD;
+        let (memory, pids) = (self.memory.to_string(), self.pids.to_string());
+        [
+            ("memory", [("memory.limit_in_bytes", memory.clone()), ("memory.max", memory)]),
+            ("cpu", [("cpu.cfs_quota_us", quota.to_string()), ("cpu.max", format!("{quota} {PERIOD}"))]),
+            ("pids", [("pids.max", pids.clone()), ("pids.max", pids)]),
+        ]
+    }
+}
+
+/// Makes the cgroups of this name with these limits, unless they exist, and opens the files with which a process joins them. A controller
+/// that this host lacks limits nothing.
+///
+/// # Errors
+/// Errors of the kernel.
+pub fn make(name: &str, limits: Limits) -> io::Result<Vec<File>> {
+    make_in(&fs::read_to_string("/proc/self/mountinfo")?, name, limits)
+}
+
+fn make_in(mounts: &str, name: &str, limits: Limits) -> io::Result<Vec<File>> {
+    let mut doors = Vec::new();
+    for (controller, [first, second]) in limits.settings() {
+        let (hierarchy, (file, value)) = match mount_of(controller, "/", mounts) {
+            Some(hierarchy) => (hierarchy, first),
+            None => match unified_with(controller, mounts)? {
+                Some(hierarchy) => (hierarchy, second),
+                None => continue,
+            },
+        };
+        let cgroup = hierarchy.join(name);
+        match fs::create_dir(&cgroup) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => fs::write(cgroup.join(file), value)?,
+        }
+        doors.push(File::options().write(true).open(cgroup.join("cgroup.procs"))?);
+    }
+    Ok(doors)
+}
+
+/// The hierarchy of version 2, if it has this controller, which its cgroups get.
+fn unified_with(controller: &str, mounts: &str) -> io::Result<Option<PathBuf>> {
+    let Some(hierarchy) = mount_of("", "/", mounts) else { return Ok(None) };
+    let controllers = fs::read_to_string(hierarchy.join("cgroup.controllers"))?;
+    if !controllers.split_whitespace().any(|found| found == controller) {
+        return Ok(None);
+    }
+    fs::write(hierarchy.join("cgroup.subtree_control"), format!("+{controller}"))?;
+    Ok(Some(hierarchy))
 }
 
 /// Moves process `pid` into the cgroups of `doors`. Removes a real-time policy first, for which the cgroups may have no budget.
@@ -219,6 +287,28 @@ mod tests {
         assert!(found.contains(&"cpu".to_owned()) && !found.contains(&"memory".to_owned()), "{found:?}");
         let second = "41 31 0:38 / /sys/fs/cgroup rw,relatime - cgroup2 cgroup2 rw\n";
         assert_eq!(paths(OWN, second), [PathBuf::from("/sys/fs/cgroup/job/cgroup.procs")]);
+    }
+
+    #[test]
+    fn limits_are_set_in_the_version_that_has_the_controller() {
+        let folder = tempfile::tempdir().unwrap();
+        let (unified, cpu) = (folder.path().join("unified"), folder.path().join("cpu"));
+        for hierarchy in [&unified, &cpu] {
+            fs::create_dir_all(hierarchy.join("job")).unwrap();
+            fs::write(hierarchy.join("job/cgroup.procs"), "").unwrap();
+        }
+        fs::write(unified.join("cgroup.controllers"), "cpuset memory\n").unwrap();
+        let mounts = format!(
+            "32 31 0:29 / {} rw - cgroup cgroup rw,cpu,cpuacct\n41 31 0:38 / {} rw - cgroup2 cgroup2 rw\n",
+            cpu.display(),
+            unified.display()
+        );
+        let doors = make_in(&mounts, "job", Limits { memory: 7 << 20, cpus: 3, pids: 9 }).unwrap();
+        assert_eq!(doors.len(), 2, "no hierarchy has the controller of processes");
+        let read = |path: PathBuf| fs::read_to_string(path).unwrap();
+        assert_eq!(read(unified.join("job/memory.max")), "7340032");
+        assert_eq!(read(unified.join("cgroup.subtree_control")), "+memory");
+        assert_eq!(read(cpu.join("job/cpu.cfs_quota_us")), "300000");
     }
 
     #[test]

@@ -39,6 +39,7 @@ fn is_passing(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
+/// Makes reads and writes return at once.
 pub fn set_nonblocking(pipe: BorrowedFd<'_>) {
     // SAFETY: no memory is passed, and the descriptor is open.
     unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };

@@ -1,4 +1,4 @@
-//! The command that init runs, its user and its working directory.
+//! A command with its user and its working directory.
 
 use std::ffi::{CString, OsString};
 use std::io;
@@ -8,13 +8,12 @@ use std::path::Path;
 use std::process::{self, Command, Stdio};
 
 use fabric::attach::NotStarted;
-use fabric::session;
+use fabric::session::{self, MOST_TERMINALS};
 
-use super::capabilities::Ambient;
-use super::environment::HOME;
-use super::home;
-use super::numbers::{number, numbers};
-use instance::container::MOST_TERMINALS;
+use crate::capabilities::Ambient;
+use crate::home;
+pub use crate::home::HOME;
+use crate::numbers::{number, numbers};
 
 /// The first argument if the command has a standard input.
 pub const WITH_STDIN: &str = "stdin";
@@ -30,8 +29,8 @@ pub struct Launch {
     stdin: bool,
     /// Whether it is the emulator of a virtual machine.
     is_emulator: bool,
-    /// Whether its home directory is that of its user in the container's `/etc/passwd`.
-    in_container: bool,
+    /// Whether its user is one of the container or guest, whose `/etc/passwd` has the home directory.
+    has_own_users: bool,
     user: u32,
     group: u32,
     groups: Vec<u32>,
@@ -52,7 +51,10 @@ pub enum Company {
 }
 
 impl Launch {
-    /// Parses the output of [`super::arguments`].
+    /// Parses the arguments of an instance's first process.
+    ///
+    /// # Errors
+    /// If they are incomplete.
     pub fn parse(arguments: &[OsString]) -> io::Result<Self> {
         let (stdin, arguments) = has_word(arguments, WITH_STDIN);
         let (is_emulator, arguments) = has_word(arguments, EMULATOR);
@@ -64,7 +66,7 @@ impl Launch {
         Ok(Self {
             stdin,
             is_emulator,
-            in_container,
+            has_own_users: in_container,
             user,
             group,
             groups,
@@ -72,6 +74,22 @@ impl Launch {
             program: program.clone(),
             arguments: arguments.to_vec(),
         })
+    }
+
+    /// What commands in a guest inherit: root in the root directory.
+    #[must_use]
+    pub fn in_guest() -> Self {
+        Self {
+            stdin: false,
+            is_emulator: false,
+            has_own_users: true,
+            user: 0,
+            group: 0,
+            groups: Vec::new(),
+            directory: "/".into(),
+            program: OsString::new(),
+            arguments: Vec::new(),
+        }
     }
 
     /// The launch of a session's command: `order` overrides some attributes of this launch.
@@ -104,6 +122,9 @@ impl Launch {
     }
 
     /// Starts the command with this environment and its home, and with these as standard input, output and error.
+    ///
+    /// # Errors
+    /// Those of fork and exec, and of the calls between them.
     pub fn spawn(
         &self,
         environment: impl Iterator<Item = (OsString, OsString)>,
@@ -116,7 +137,7 @@ impl Launch {
         let (user, group, groups) = (self.user, self.group, self.groups.clone());
         let directory = CString::new(self.directory.as_bytes())?;
         // Outside containers, the ambient capabilities are the node's.
-        let ambient = if self.in_container { Ambient::own()? } else { Ambient::default() };
+        let ambient = if self.has_own_users { Ambient::own()? } else { Ambient::default() };
         // SAFETY: between fork and exec, system calls only; `groups` is live and as long as said.
         unsafe {
             command.pre_exec(move || {
@@ -135,13 +156,13 @@ impl Launch {
         command.spawn()
     }
 
-    /// This environment. In a container, it adds the user's home unless it contains one.
+    /// This environment. In a container or guest, it adds the user's home unless it contains one.
     fn with_home(
         &self,
         environment: impl Iterator<Item = (OsString, OsString)>,
     ) -> Vec<(OsString, OsString)> {
         let mut environment: Vec<_> = environment.collect();
-        if self.in_container && !environment.iter().any(|(name, _)| name == HOME) {
+        if self.has_own_users && !environment.iter().any(|(name, _)| name == HOME) {
             environment.push((HOME.into(), home::of(self.user)));
         }
         environment
@@ -194,10 +215,12 @@ pub fn without_stdin() -> NotStarted {
     not_started(126, what, "start it with `transhume run --stdin`")
 }
 
-/// The refusal of a session beside an emulator: its command would run on the host, outside the virtual machine.
-pub fn no_guest() -> NotStarted {
-    let what = "the instance is a virtual machine, into which no command can be sent".to_owned();
-    not_started(126, what, "connect to the guest over its network, for example with ssh")
+/// The reason why a console gets no input.
+#[must_use]
+pub fn second_console() -> NotStarted {
+    let what = "another client is attached to the console".to_owned();
+    let remedy = "end that `transhume console` with Ctrl-], or read along with `transhume logs --follow`";
+    not_started(126, what, remedy)
 }
 
 fn not_started(code: u8, what: String, remedy: &str) -> NotStarted {
@@ -255,9 +278,9 @@ mod tests {
         assert!(Launch::parse(&words("7 8  /srv program")).unwrap().groups.is_empty());
         let with_stdin = Launch::parse(&words("stdin 7 8  /srv stdin x")).unwrap();
         assert_eq!((with_stdin.stdin, with_stdin.program.as_os_str()), (true, OsStr::new("stdin")));
-        assert!(!launch.stdin && !launch.in_container);
+        assert!(!launch.stdin && !launch.has_own_users);
         let contained = Launch::parse(&words("stdin container 7 8  /srv x")).unwrap();
-        assert!(contained.stdin && contained.in_container);
+        assert!(contained.stdin && contained.has_own_users);
         assert!(Launch::parse(&words("7 x  /srv program")).is_err());
         assert!(Launch::parse(&words("sleep 10")).is_err());
     }

@@ -1,4 +1,4 @@
-//! The home directory of a user of a container, from the container's own `/etc/passwd`, which is untrusted input.
+//! The home directory of a user of a container or guest, from its own `/etc/passwd`, which is untrusted input.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -6,6 +6,9 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+
+/// The variable with the home directory. An OCI runtime sets it for init if the configuration does not.
+pub const HOME: &str = "HOME";
 
 const USERS: &str = "/etc/passwd";
 

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::process::{ChildStdin, ExitStatus, Stdio};
+use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use fabric::attach::NotStarted;
@@ -19,10 +19,10 @@ use fabric::attach::OutputStream::{self, Stderr, Stdout};
 use fabric::session::{End, FromSession, MAX_PIECE, Order, State, ToSession, WindowSize};
 use fabric::stream::{Receiving, Sending};
 
-use super::child::code_of;
-use super::launch::{self, Company, Launch};
-use super::pipe::{self, set_nonblocking};
-use super::terminal;
+use crate::children::{code_of, reap_one};
+use crate::launch::{self, Company, Launch};
+use crate::pipe::{self, set_nonblocking};
+use crate::terminal;
 
 /// How long a command may take to end after its client has left.
 const GRACE: Duration = Duration::from_secs(5);
@@ -54,22 +54,19 @@ pub struct Session {
     end_told: bool,
     /// The time at which it is killed, since its client has left.
     left: Option<Instant>,
-    /// Whether its terminal is stopped for a move.
+    /// Whether its terminal or its console is stopped for a move.
     is_held: bool,
+    /// Whether its input is the console of a virtual machine, which outlasts it.
+    is_console: bool,
 }
 
 impl Session {
     /// Starts the ordered command.
-    pub fn start(
-        launch: &Launch,
-        order: &Order,
-        environment: impl Iterator<Item = (OsString, OsString)>,
-    ) -> Self {
+    pub fn start(launch: &Launch, order: &Order, environment: Vec<(OsString, OsString)>) -> Self {
         let launch = launch.of_session(order);
         let own = order.environment.iter().map(|(name, value)| (name.into(), value.into()));
-        let environment = environment.chain(own);
+        let environment = environment.into_iter().chain(own);
         let started = match order.terminal {
-            _ if launch.is_emulator() => Err(launch::no_guest()),
             Some(size) => Self::at_terminal(&launch, environment, size),
             None => Self::with_pipes(&launch, environment, order.input),
         };
@@ -80,10 +77,22 @@ impl Session {
 
     /// A session that feeds the standard input of the instance's own command, if the command has one and no session has taken it
     /// yet.
-    pub fn for_own(stdin: Option<ChildStdin>) -> Self {
+    pub fn for_own(stdin: Option<File>) -> Self {
         let end = stdin.is_none().then(|| End::NotStarted(launch::without_stdin()));
-        let stdin = stdin.map(OwnedFd::from).map(File::from);
         Self { stdin, end, state_due: true, ..Self::default() }
+    }
+
+    /// A session that feeds the console of a virtual machine, if no other one does. Its first `from` bytes were received at the machine's
+    /// last host.
+    pub fn for_console(stdin: Option<File>, from: u64) -> Self {
+        let end = stdin.is_none().then(|| End::NotStarted(launch::second_console()));
+        let input = Receiving::at(from);
+        Self { stdin, end, input, state_due: true, is_console: true, ..Self::default() }
+    }
+
+    /// Takes the console's input from the session, which is over.
+    pub fn return_console(&mut self) -> Option<File> {
+        self.stdin.take().filter(|_| self.is_console)
     }
 
     fn with_pipes(
@@ -160,14 +169,18 @@ impl Session {
     fn leave(&mut self) {
         if self.left.is_none() {
             self.left = Some(Instant::now() + GRACE);
-            (self.stdin, self.stdout, self.stderr) = (None, None, None);
+            (self.stdout, self.stderr) = (None, None);
+            self.stdin = self.stdin.take().filter(|_| self.is_console);
             self.send_signal(libc::SIGHUP);
         }
     }
 
     /// Stops its terminal, if it has one, and reads all output from it. CRIU would write unread output to the terminal again: the
     /// line discipline would change it, and CRIU would block for ever if the terminal had no room.
+    ///
+    /// A console gets no more input: what is in its pipe then, the engine carries along.
     pub fn hold(&mut self) {
+        self.is_held |= self.is_console;
         if let Some(master) = self.stdout.as_ref().filter(|_| self.left.is_none())
             && terminal::stop(master).is_ok()
         {
@@ -201,6 +214,15 @@ impl Session {
         if self.pid == Some(pid) {
             self.pid = None;
             self.end = Some(End::Exited(code_of(status)));
+        }
+    }
+
+    /// Reaps its own process, if that has ended.
+    pub fn reap(&mut self) {
+        if let Some(pid) = self.pid
+            && let Some(status) = reap_one(pid)
+        {
+            self.reaped(pid, status);
         }
     }
 
@@ -257,7 +279,7 @@ impl Session {
             let done = pipe::write(&mut self.stdin, &mut self.unread);
             self.input.take(done);
         }
-        if self.unread.is_empty() && self.input_length == Some(self.input.arrived()) {
+        if !self.is_console && self.unread.is_empty() && self.input_length == Some(self.input.arrived()) {
             self.stdin = None;
         }
     }
@@ -266,6 +288,12 @@ impl Session {
     pub fn state(&mut self) -> State {
         self.state_due = false;
         State { input: self.input.tell(), signals: self.signals }
+    }
+
+    /// The last message of a console whose machine is about to move.
+    pub fn last_word(&mut self) -> Option<FromSession> {
+        (self.is_console && self.left.is_none() && self.end.is_none())
+            .then(|| FromSession::Parted(self.state()))
     }
 
     /// Prepares to repeat messages, since some may have been lost.
@@ -323,7 +351,6 @@ fn carry_output(
 #[cfg(test)]
 mod tests {
     use std::env;
-    use std::os::unix::process::ExitStatusExt;
     use std::process;
     use std::thread::sleep;
 
@@ -337,7 +364,7 @@ mod tests {
         let launch: Vec<OsString> = ["0", "0", "", "/", "true"].map(OsString::from).into();
         let command = ["sh", "-c", script].map(str::to_owned).into();
         let order = Order { command, input: true, terminal: Some(SIZE), ..Order::default() };
-        Session::start(&Launch::parse(&launch).unwrap(), &order, env::vars_os())
+        Session::start(&Launch::parse(&launch).unwrap(), &order, env::vars_os().collect())
     }
 
     /// The command's output, until it contains `enough` or the command has ended.
@@ -345,25 +372,16 @@ mod tests {
         let (mut text, end) = (String::new(), Instant::now() + LIMIT);
         while !text.contains(enough) {
             assert!(Instant::now() < end, "only {text:?}");
-            reap(session);
+            session.reap();
             session.carry(|_| true);
             match session.next_word() {
                 Some(FromSession::Output { bytes, .. }) => text += &String::from_utf8(bytes).unwrap(),
                 Some(FromSession::Ended { .. }) => break,
-                Some(FromSession::State(_)) => {}
+                Some(FromSession::State(_) | FromSession::Parted(_)) => {}
                 None => sleep(Duration::from_millis(1)),
             }
         }
         text
-    }
-
-    /// Reaps only its own process: others belong to other tests.
-    fn reap(session: &mut Session) {
-        let (Some(pid), mut status) = (session.pid, 0) else { return };
-        // SAFETY: `status` is live and writable.
-        if unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) } == pid {
-            session.reaped(pid, ExitStatus::from_raw(status));
-        }
     }
 
     fn type_in(session: &mut Session, text: &str) {
@@ -430,7 +448,7 @@ mod tests {
         let expected: String = (1..=text.len() / 3).map(|number| format!("{number}\r\n")).collect();
         assert!(expected.as_bytes().starts_with(&text));
         while !session.is_over() {
-            reap(&mut session);
+            session.reap();
             sleep(Duration::from_millis(1));
         }
     }
@@ -439,7 +457,7 @@ mod tests {
     fn the_own_commands_input_ends_with_its_session() {
         let mut cat = process::Command::new("cat");
         let mut cat = cat.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut session = Session::for_own(cat.stdin.take());
+        let mut session = Session::for_own(cat.stdin.take().map(OwnedFd::from).map(File::from));
         assert!(matches!(session.next_word(), Some(FromSession::State(_))));
         type_in(&mut session, "some ");
         session.carry(|_| true);
@@ -456,6 +474,31 @@ mod tests {
     }
 
     #[test]
+    fn a_console_keeps_its_input_from_a_machine_that_is_about_to_move() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        set_nonblocking(reader.as_fd());
+        let (mut reader, writer) = (Some(reader), File::from(OwnedFd::from(writer)));
+        let mut session = Session::for_console(Some(writer), 7);
+        type_in(&mut session, "before");
+        session.carry(|_| true);
+        session.hold();
+        type_in(&mut session, "later");
+        session.carry(|_| true);
+        assert_eq!(session.last_word(), Some(FromSession::Parted(State { input: 13, signals: 0 })));
+        assert_eq!(pipe::read(&mut reader, 99).unwrap(), b"before");
+        session.go_on();
+        session.carry(|_| true);
+        assert_eq!(pipe::read(&mut reader, 99).unwrap(), b"later");
+        session.hear(ToSession::InputEnd { length: 18 });
+        session.carry(|_| true);
+        session.hear(ToSession::Leave);
+        assert!(session.is_over() && session.return_console().is_some());
+        let mut second = Session::for_console(None, 0);
+        let words: Vec<_> = std::iter::from_fn(|| second.next_word()).collect();
+        assert!(matches!(words[..], [_, FromSession::Ended { end: End::NotStarted(_), .. }]), "{words:?}");
+    }
+
+    #[test]
     fn a_command_gets_sighup_when_its_client_leaves_the_terminal() {
         let mut session = at_terminal("echo ready; cat");
         read(&mut session, "ready");
@@ -463,7 +506,7 @@ mod tests {
         let end = Instant::now() + LIMIT;
         while !session.is_over() {
             assert!(Instant::now() < end);
-            reap(&mut session);
+            session.reap();
             sleep(Duration::from_millis(1));
         }
         assert_eq!(session.end, Some(End::Exited(128 + libc::SIGHUP)));
