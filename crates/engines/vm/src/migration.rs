@@ -28,7 +28,7 @@ const DOWNTIME_MS: u64 = 300;
 const COLLECTS_RUNNING: u64 = 9;
 
 /// The bytes of the only round that are left for the switchover, so that the guest runs until then.
-const LEFT: u64 = 4 << 20;
+const LEFT: u64 = 8 << 20;
 
 /// The bytes below which the only round is watched closely, so that it does not end unseen.
 const CLOSE: u64 = 64 << 20;
