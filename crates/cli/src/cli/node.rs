@@ -70,6 +70,9 @@ pub struct Arguments {
     /// QEMU for virtual machines [default: qemu-system-x86_64 from $PATH]
     #[arg(long, value_name = "PATH", env = "TRANSHUME_QEMU")]
     qemu: Option<PathBuf>,
+    /// Emulates the processors of virtual machines, and does not test whether KVM works
+    #[arg(long, env = "TRANSHUME_WITHOUT_KVM")]
+    without_kvm: bool,
     #[command(flatten)]
     logging: Logging,
 }
@@ -85,6 +88,7 @@ impl Arguments {
         precedence::take();
         let nics = Nics::default();
         let machines = engine_vm::Config {
+            kvm: !self.without_kvm,
             emulator: self.qemu.unwrap_or_else(|| "qemu-system-x86_64".into()),
             state: self.state.join("machines"),
             bridge: self.bridge.clone(),

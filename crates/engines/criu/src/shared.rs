@@ -10,7 +10,7 @@
 pub use crate::criu::check::identity::FileSystems;
 pub use crate::linux::cgroup;
 pub use crate::linux::files::absent_is_fine;
-pub use crate::linux::spawn::descriptor_limit;
+pub use crate::linux::spawn::{descriptor_limit, without_real_time};
 pub use crate::linux::task::{Task, TaskId, tree};
 pub use crate::process::host::memory_available;
 pub use crate::process::launch::start;

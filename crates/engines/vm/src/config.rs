@@ -11,6 +11,8 @@ use engine_api::wiring::Wiring;
 pub struct Config {
     /// The emulator: a path, or a name that is found by `PATH`.
     pub emulator: PathBuf,
+    /// Whether machines may run under KVM.
+    pub kvm: bool,
     /// The directory for records of machines; used by this node alone.
     pub state: PathBuf,
     /// The bridge to which machines are linked, in the network namespace of this process.

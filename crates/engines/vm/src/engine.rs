@@ -48,7 +48,10 @@ impl VmEngine {
     /// If the state directory cannot be made, or other users can write to it.
     pub fn new(config: Config) -> Result<Self> {
         let records = Records::open(config.state.clone())?;
-        let kvm = Probe::begin(config.emulator.clone(), records.directory());
+        let kvm = match config.kvm {
+            true => Probe::begin(config.emulator.clone(), records.directory()),
+            false => Probe::known(Err("the node was started with `--without-kvm`".into())),
+        };
         let (memory, machines) = (Reservations::default(), Mutex::default());
         Ok(Self { config, records, memory, kvm, emulator: OnceLock::new(), machines })
     }
