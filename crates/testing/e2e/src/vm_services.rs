@@ -219,6 +219,11 @@ impl Debian {
         for host in ["h2", "h1"].iter().cycle().take(moves) {
             let report = self.lab.move_to(NAME, host)?;
             blackouts.push(report.blackout_us / 1000);
+            println!(
+                "moved to {host}: total {} ms, blackout {} ms",
+                report.total_us / 1000,
+                report.blackout_us / 1000
+            );
             check.progress().with_context(|| self.lab.logs())?;
         }
         for work in works {

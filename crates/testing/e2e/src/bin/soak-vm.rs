@@ -67,8 +67,11 @@ fn matrix(words: &[String]) -> Result<()> {
 }
 
 fn services() -> Result<()> {
+    let began = Instant::now();
     let debian = Debian::boot()?;
+    println!("a shell answers after {:.0} s", began.elapsed().as_secs_f64());
     let (mut works, mut check) = debian.work(SECONDS)?;
+    println!("all work after {:.0} s", began.elapsed().as_secs_f64());
     let began = Instant::now();
     let blackouts = debian.travel(MOVES, &mut works, &mut check)?;
     println!("{MOVES} moves in {:.0} s; blackouts in ms: {blackouts:?}", began.elapsed().as_secs_f64());
