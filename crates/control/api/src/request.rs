@@ -470,17 +470,14 @@ pub struct Host {
     pub machines: Option<MachineSupport>,
 }
 
-/// How a host runs virtual machines.
+/// How a host runs virtual machines. Nodes send it too, in a format in which no field may be left out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineSupport {
     /// Its emulator with the version.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub emulator: Option<String>,
     /// How machines are executed there by default; nothing without an emulator.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accelerator: Option<Accelerator>,
     /// Why there is no emulator, or no KVM.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The folder with the socket `NAME.vnc` of each machine with a display.
     pub displays: String,

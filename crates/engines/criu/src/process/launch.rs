@@ -64,11 +64,12 @@ impl Entry {
                 libc::_exit(0);
             }
             check(libc::setsid())?;
+            // Before it joins cgroups, which may have no budget for the node's real-time policy.
+            leave_the_node()?;
             for door in &self.doors {
                 // 0 stands for the process that writes it.
                 check(libc::write(door.as_raw_fd(), c"0".as_ptr().cast(), 1) as i32)?;
             }
-            leave_the_node()?;
             for limit in &self.limits {
                 let both = libc::rlimit { rlim_cur: limit.soft, rlim_max: limit.hard };
                 check(libc::setrlimit(limit.resource, &raw const both))?;
