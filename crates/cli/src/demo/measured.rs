@@ -35,9 +35,9 @@ pub struct MachineFigures {
     pub request_us: u64,
 }
 
-/// The time in which the guest's processors did not run, since the begin of the move: the engine stops the guest when the dump begins,
-/// and it runs again when the engine has released it.
-pub fn pause(report: &MoveReport) -> Option<(Duration, Duration)> {
+/// When the outage of a move may begin and end, since its begin: the engine stops the guest after the dump has begun, and it runs again
+/// when the engine has released it.
+pub fn outage_within(report: &MoveReport) -> Option<(Duration, Duration)> {
     let begin = |phase| report.phases.iter().find(|time| time.phase == phase).map(|time| time.at_us);
     let released = begin(Phase::Resume)? + report.engine.release_us;
     Some((Duration::from_micros(begin(Phase::Dump)?), Duration::from_micros(released)))

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use api::{Client, Event, MoveReport, MoveRequest, Outcome, Request};
 use probe::{Prober, Requester};
 
-use super::measured::{MachineFigures, MeasuredMove, pause};
+use super::measured::{MachineFigures, MeasuredMove, outage_within};
 use super::plan::{HOME_HOST, Options, TRAVELLER};
 use super::scene::{PATIENCE, Scene};
 use super::traffic::Known;
@@ -62,12 +62,12 @@ fn figures(
     report: &MoveReport,
     begin: Instant,
 ) -> Option<MachineFigures> {
-    let (stopped, released) = pause(report)?;
-    let gap = prober.gaps().longest_within(begin + stopped, begin + released);
-    let gap = gap.map_or(Duration::ZERO, |gap| gap.duration());
+    let (from, to) = outage_within(report)?;
+    let pause_us = report.outage?.processors_us;
+    let gap = prober.gaps().longest_within(begin + from, begin + to);
     Some(MachineFigures {
-        pause_us: microseconds(released.saturating_sub(stopped)),
-        gap_us: microseconds(gap.saturating_sub(released.saturating_sub(stopped))),
+        pause_us,
+        gap_us: gap.map_or(0, |gap| microseconds(gap.duration())).saturating_sub(pause_us),
         request_us: microseconds(requests.slowest_within(begin, Instant::now())),
     })
 }
