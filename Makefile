@@ -9,7 +9,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
 .DEFAULT_GOAL := help
 # Concurrent set-ups would wait for apt's lock.
 .NOTPARALLEL:
-.PHONY: help setup setup-demo setup-check build check test demo demo-vm bench-verbs bench-move bench-drain bench-mpi bench-net guest-image soak soak-vm soak-vm-mpi fuzz lint man clean
+.PHONY: help setup setup-demo setup-check build check test demo demo-vm bench-verbs bench-move bench-drain bench-mpi bench-net bench-vm guest-image soak soak-vm soak-vm-mpi fuzz lint man clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do \
@@ -58,6 +58,9 @@ bench-mpi: setup build ## Run HPC Challenge in containers, with and without move
 bench-net: build ## Compare the overlay with wireguard-go, Nebula, VXLAN, OpenVPN, tinc, n2n and socat (some 9 minutes)
 	@scripts/setup.sh bench-net
 	@$(SUDO) target/release/bench-net $(BENCH_FLAGS)
+
+bench-vm: setup build ## Compare moves of a virtual machine with plain QEMU (some 2 minutes)
+	@$(SUDO) target/release/bench-vm $(BENCH_FLAGS)
 
 guest-image: ## Build the guest for tests of virtual machines, and save its running state (under 2 minutes)
 	@scripts/setup.sh guest

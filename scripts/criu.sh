@@ -17,6 +17,9 @@ readonly least=4.2
 readonly package=4.2.1-1
 readonly suite=sid
 
+# shellcheck source=scripts/private-apt.sh
+. "$(dirname "$0")/private-apt.sh"
+
 die() {
     printf 'criu.sh: %s\n' "$*" >&2
     exit 1
@@ -43,52 +46,6 @@ works() { # program
     new_enough "$1" && { [ "$(id -u)" != 0 ] || "$1" check >/dev/null 2>&1; }
 }
 
-# The Debian archive of this machine's apt.
-archive() {
-    apt-get indextargets --format '$(ORIGIN) $(LABEL) $(REPO_URI)' 'Created-By: Packages' |
-        sed -n 's/^Debian Debian //p' | head -n 1
-}
-
-private_apt() { # folder, then apt's arguments
-    local folder=$1
-    shift
-    apt-get -qq -c "$folder/apt.conf" "$@"
-}
-
-# A private apt: its sources, lists and packages are in the directory, and its list of installed
-# packages is empty, so that all dependencies are downloaded. It uses the machine's proxies and keys.
-write_apt_configuration() { # folder, archive
-    local folder=$1 uri=$2 keyring options=
-    for keyring in /usr/share/keyrings/debian-archive-keyring.{pgp,gpg}; do
-        if [ -r "$keyring" ]; then options="[signed-by=$keyring]"; fi
-    done
-    mkdir -p "$folder"/{lists,archives}/partial "$folder/none"
-    printf 'deb %s %s %s main\n' "$options" "$uri" "$suite" >"$folder/sources.list"
-    : >"$folder/status"
-    cat >"$folder/apt.conf" <<CONFIGURATION
-#clear APT::Update::Pre-Invoke;
-#clear APT::Update::Post-Invoke;
-#clear APT::Update::Post-Invoke-Success;
-Dir::Etc::SourceList "$folder/sources.list";
-Dir::Etc::SourceParts "$folder/none";
-Dir::Etc::PreferencesParts "$folder/none";
-Dir::Etc::Preferences "/dev/null";
-Dir::State::Lists "$folder/lists";
-Dir::State::Status "$folder/status";
-Dir::State::Extended_States "$folder/extended_states";
-Dir::Cache::Archives "$folder/archives";
-Dir::Cache::PkgCache "";
-Dir::Cache::SrcPkgCache "";
-Dir::Log "$folder";
-Acquire::Languages "none";
-Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";
-Acquire::Retries "2";
-Acquire::http::Timeout "20";
-APT::Sandbox::User "$(id -un)";
-APT::Install-Recommends "false";
-CONFIGURATION
-}
-
 write_wrapper() { # folder with root/, folder where it will lie
     local root=$1/root loader library
     loader=$(find "$root/" -name 'ld-linux*.so.*' | sort | tail -n 1)
@@ -107,7 +64,7 @@ download() { # folder of the private apt, package
 
 unpack() { # folder, folder where it will lie, archive
     local folder=$1 uri=$3 file
-    write_apt_configuration "$folder/apt" "$uri"
+    write_apt_configuration "$folder/apt" "$uri" "$suite"
     private_apt "$folder/apt" -o APT::Update::Error-Mode=any update >&2 ||
         die "cannot reach the Debian archive $uri: connect this machine to it, or install CRIU $least or newer"
     download "$folder/apt" "criu=$package" 2>/dev/null || {

@@ -182,5 +182,7 @@ install_packages "${packages[@]}"
 [ "$what" != all ] || install_rdma_core_tests
 install_rust
 [ "$what" = demo ] || install_nextest
+# Virtual machines move between it and the QEMU of Debian 12.
+[ "$what" != all ] || as_root scripts/qemu-10.sh >/dev/null
 # It reports errors itself, and warns of an unexpected version.
 [ "$what" = check ] || as_root scripts/criu.sh >/dev/null

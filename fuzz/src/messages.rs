@@ -430,6 +430,7 @@ pub fn api_seeds() -> Vec<Vec<u8>> {
             dry_run: true,
             force: false,
             post_copy: false,
+            within_s: None,
         }),
         api::Request::Logs { name: name(), follow: true, after: None },
     ];

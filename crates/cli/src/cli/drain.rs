@@ -193,6 +193,7 @@ impl Drain {
                 phases: Vec::new(),
                 network: NetworkPart::default(),
                 engine: EnginePart { image_bytes, precopied_bytes, ..EnginePart::default() },
+                outage: None,
             }
         })
     }

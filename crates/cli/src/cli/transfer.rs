@@ -6,7 +6,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use api::{
-    Client, Copying, Event, Failure as Obstacle, Fetching, MoveReport, MoveRequest, Outcome, Phase, Request,
+    Client, Copying, Event, Failure as Obstacle, Fetching, MoveReport, MoveRequest, Outage, Outcome, Phase,
+    Request,
 };
 use clap::Args;
 use serde::Serialize;
@@ -24,6 +25,7 @@ const EXAMPLES: &str = "Examples:
   transhume move job1 h3 --dry-run
   transhume move job1 h3 --force
   transhume move job1 h3 --post-copy
+  transhume move job1 h3 --within 30s
   transhume move --group job h3,h4
   transhume move job1 h3 --json | jq .blackout_us";
 
@@ -79,6 +81,9 @@ pub struct Arguments {
     /// Runs the instance on the destination before all its memory is there; if the source fails meanwhile, the instance is lost
     #[arg(long, conflicts_with = "group")]
     post_copy: bool,
+    /// Rolls the move back if it has not committed after this time
+    #[arg(long, value_name = "DURATION", value_parser = words::seconds, conflicts_with = "group")]
+    within: Option<u64>,
     /// Prints the report as JSON; progress and failures go to standard error as JSON
     #[arg(long)]
     json: bool,
@@ -86,9 +91,9 @@ pub struct Arguments {
 
 impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
-        let Self { name, host, group, dry_run, force, post_copy, json } = self;
+        let Self { name, host, group, dry_run, force, post_copy, within, json } = self;
         let made = match (name, group) {
-            (Some(name), _) => Transfer { name, host, dry_run, force, post_copy, json }.make(target),
+            (Some(name), _) => Transfer { name, host, dry_run, force, post_copy, within, json }.make(target),
             (None, Some(group)) => hosts(&host)
                 .and_then(|hosts| GroupTransfer { group, hosts, dry_run, force, json }.make(target)),
             (None, None) => Err(Failure::new(
@@ -115,14 +120,15 @@ struct Transfer {
     dry_run: bool,
     force: bool,
     post_copy: bool,
+    within: Option<u64>,
     json: bool,
 }
 
 impl Transfer {
     fn make(self, target: &Target) -> Result<ExitCode> {
         let (name, host) = (self.name.clone(), self.host.clone());
-        let Self { dry_run, force, post_copy, .. } = self;
-        let request = MoveRequest { name, host, dry_run, force, post_copy };
+        let Self { dry_run, force, post_copy, within, .. } = self;
+        let request = MoveRequest { name, host, dry_run, force, post_copy, within_s: within };
         self.tell_risk()?;
         let events = target.send(&Request::Move(request))?;
         if !self.dry_run {
@@ -395,13 +401,14 @@ fn render(report: &MoveReport) -> String {
         })
         .collect();
     format!(
-        "\n{} {} → {}, epoch {}: {} in all{}\n\n{}",
+        "\n{} {} → {}, epoch {}: {} in all{}{}\n\n{}",
         report.name,
         report.from,
         report.to,
         report.epoch.0,
         milliseconds(report.total_us),
         blackout(report),
+        outage(report),
         table::render(["PHASE", "AT", "TOOK"], &rows),
     )
 }
@@ -421,6 +428,17 @@ fn blackout(report: &MoveReport) -> String {
         sent(engine.image_bytes, engine.precopied_bytes)
             + &fetched(engine.demanded_bytes, engine.pushed_bytes),
     )
+}
+
+/// The outage of a virtual machine; empty for other instances.
+fn outage(report: &MoveReport) -> String {
+    report.outage.map_or_else(String::new, |Outage { processors_us, link_us }| {
+        format!(
+            "; its processors were stopped for {}, and its network was cut for {}",
+            milliseconds(processors_us),
+            milliseconds(link_us)
+        )
+    })
 }
 
 /// The bytes fetched after the resume; empty if there were none.

@@ -96,8 +96,8 @@ impl Scene {
     pub fn machine_result(&self) -> Result<Option<MachineResult>> {
         let Cast::Machine(requests) = &self.cast else { return Ok(None) };
         let lost = |why| Failure::new(format!("a reply was lost: {why}"), "");
-        let disk = self.traffic().known().disk_said.clone();
-        Ok(Some(MachineResult { replies: requests.answered().map_err(lost)?, disk }))
+        let blocks = self.traffic().known().disk_blocks;
+        Ok(Some(MachineResult { replies: requests.answered().map_err(lost)?, blocks }))
     }
 
     /// Waits for the results of all programs. Fails if anything was lost.

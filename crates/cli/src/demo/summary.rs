@@ -27,8 +27,8 @@ pub struct Summary {
 pub struct MachineResult {
     /// The requests over one connection, each answered once.
     pub replies: u64,
-    /// The blocks of the disk that were read as they had been written, in fio's words.
-    pub disk: Option<String>,
+    /// The blocks of the disk that were read as they had been written.
+    pub blocks: u64,
 }
 
 impl Summary {
@@ -101,11 +101,8 @@ impl Summary {
             wrong.join("; ")
         };
         let machine = self.machine.as_ref().map_or_else(String::new, |machine| {
-            let disk = machine.disk.as_deref().unwrap_or("nothing");
-            format!(
-                "{} requests answered over one connection, {disk} of the disk verified, ",
-                machine.replies
-            )
+            let MachineResult { replies, blocks } = machine;
+            format!("{replies} requests answered over one connection, {blocks} blocks of the disk verified, ")
         });
         format!("{machine}{completions} completions checked, {} MiB verified: {verdict}\n", bytes >> 20)
     }

@@ -79,6 +79,7 @@ fn make_move(scene: &Scene, host: &str, view: &View) -> Result<MoveReport> {
         dry_run: false,
         force: false,
         post_copy: false,
+        within_s: None,
     };
     let mut events = Client::send(&scene.socket(), &Request::Move(request))?;
     loop {

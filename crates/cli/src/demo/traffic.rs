@@ -127,8 +127,8 @@ pub struct Known {
     pub stream_was_stopped: bool,
     /// fio has ended, and every block that it has read was as it had written it.
     pub disk_was_verified: bool,
-    /// What fio says about the blocks that it has read.
-    pub disk_said: Option<String>,
+    /// The blocks that it has read.
+    pub disk_blocks: u64,
     /// How often ib_write_bw failed to calibrate its clock and was restarted.
     pub write_restarts: u32,
     /// Reports of verbs-check's client.
@@ -263,12 +263,14 @@ impl Known {
         } else if line.starts_with(STREAM_FAILED) {
             self.failed.get_or_insert_with(|| line.to_owned());
         } else if let Some((_, code)) = line.split_once(DISK_ENDED) {
-            self.disk_was_verified = code == "0";
-            if code != "0" {
-                self.failed.get_or_insert_with(|| format!("fio failed with code {code}"));
+            self.disk_was_verified = code == "0" && self.disk_blocks > 0;
+            if !self.disk_was_verified {
+                let what = format!("fio failed with code {code} after {} blocks", self.disk_blocks);
+                self.failed.get_or_insert(what);
             }
-        } else if let Some((_, read)) = line.split_once("READ: ") {
-            self.disk_said = read.split(", ").find_map(|part| part.strip_prefix("io=")).map(str::to_owned);
+        } else if let Some((_, issued)) = line.split_once("issued rwts: total=") {
+            // Reads, then writes. It reads what it has written.
+            self.disk_blocks = issued.split(',').next().and_then(|reads| reads.parse().ok()).unwrap_or(0);
         } else if let Some(rate) = stream_rate(line) {
             keep(&mut self.rates, rate);
         }
@@ -358,14 +360,14 @@ mod tests {
                     [  5]   0.00-3.50   sec  3.38 MBytes  0.96 MBytes/sec    0             sender\n";
         traffic.take_text(End::Home, home, &mut rest);
         let console = "root@guest:~# {\"event\":\"listening\",\"address\":\"x\"}\r\n\
-                       READ: bw=1024KiB/s (1049kB/s), 1024KiB/s-1024KiB/s, io=10.0MiB (10.5MB), run=1-1msec\r\n\
+                       issued rwts: total=512,538,0,0 short=0,0,0,0 dropped=0,0,0,0\r\n\
                        fio has ended with 0\r\n";
         traffic.take_text(End::Traveller, console, &mut rest);
         let known = traffic.known();
-        assert_eq!((&known.rates[..], known.disk_said.as_deref()), (&[0.5][..], Some("10.0MiB (10.5MB)")));
+        assert_eq!((&known.rates[..], known.disk_blocks), (&[0.5][..], 512));
         assert!(known.stream_was_stopped && known.disk_was_verified && known.check_listens);
         drop(known);
         traffic.take_text(End::Traveller, "fio has ended with 1\n", &mut rest);
-        assert!(traffic.known().failure("fio").to_string().contains("fio failed with code 1"));
+        assert!(traffic.known().failure("fio").to_string().contains("fio failed with code 1 after 512"));
     }
 }

@@ -38,8 +38,8 @@ pub use network::{
 };
 pub use output::{Bytes, Position};
 pub use report::{
-    Copying, DrainReport, EnginePart, Errand, Fetching, GroupMove, MoveReport, NetworkPart, Outcome, Phase,
-    PhaseTime, PlannedMove, Stayed,
+    Copying, DrainReport, EnginePart, Errand, Fetching, GroupMove, MoveReport, NetworkPart, Outage, Outcome,
+    Phase, PhaseTime, PlannedMove, Stayed,
 };
 pub use request::{
     Accelerator, Boot, CheckpointRequest, Container, ContainerImage, Disk, DrainRequest, ExecLine,

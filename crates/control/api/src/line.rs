@@ -49,6 +49,7 @@ mod tests {
             dry_run: false,
             force: false,
             post_copy: false,
+            within_s: None,
         });
         let line = to_line(&request).unwrap();
         assert_eq!(

@@ -73,6 +73,18 @@ pub struct MoveReport {
     pub network: NetworkPart,
     /// The share of the blackout that the processes' state causes.
     pub engine: EnginePart,
+    /// The outage of a virtual machine; none for other instances.
+    #[serde(default)]
+    pub outage: Option<Outage>,
+}
+
+/// The outage of a virtual machine, which is a part of the blackout.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outage {
+    /// The time in which its processors were stopped, in microseconds.
+    pub processors_us: u64,
+    /// The time in which its link was cut, in microseconds.
+    pub link_us: u64,
 }
 
 /// The progress of pre-copy.

@@ -342,6 +342,9 @@ pub struct MoveRequest {
     /// Runs the instance on the destination before all its memory is there.
     #[serde(default)]
     pub post_copy: bool,
+    /// Rolls the move back if it has not committed after so many seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub within_s: Option<u64>,
 }
 
 /// A group to move.

@@ -193,8 +193,14 @@ impl Command for BeginMoves {
             }
             for (vid, name, to) in next {
                 // A drain overrides the cool-down.
-                let request =
-                    MoveRequest { name, host: to.to_string(), dry_run: false, force: true, post_copy: false };
+                let request = MoveRequest {
+                    name,
+                    host: to.to_string(),
+                    dry_run: false,
+                    force: true,
+                    post_copy: false,
+                    within_s: None,
+                };
                 tried.hosts.entry(vid).or_default().insert(to);
                 match moving::begin(owner, &request).await {
                     Ok((id, events)) => {

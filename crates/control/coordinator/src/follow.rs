@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use api::{
-    Copying, EnginePart, Errand, Event, Failure, Fetching, MoveReport, NetworkPart, Outcome, Phase, PhaseTime,
+    Copying, EnginePart, Errand, Event, Failure, Fetching, MoveReport, NetworkPart, Outage, Outcome, Phase,
+    PhaseTime,
 };
 use fabric::Vid;
 use moves::journal::{MoveRecord, Snapshot, Stage};
@@ -52,6 +53,8 @@ pub struct Follow {
     report: MoveReport,
     /// The dump has ended; the rest of the phase is the transfer.
     dumped: bool,
+    /// The parts of a virtual machine's outage: the source's and the destination's.
+    outages: Vec<Outage>,
     /// How long the source waited for other dumps before it suspended the instance.
     waited_us: Option<u64>,
     commit: Duration,
@@ -77,6 +80,7 @@ impl Follow {
             began: Instant::now(),
             report: report(name, record),
             dumped: false,
+            outages: Vec::new(),
             waited_us: None,
             commit: Duration::ZERO,
             phase,
@@ -141,6 +145,9 @@ impl Follow {
                 (engine.demanded_bytes, engine.pushed_bytes) = (demanded, pushed);
             }
             Measurement::Restored { restore_us } => engine.restore_us = restore_us,
+            Measurement::Outage { processors_us, link_us } => {
+                self.outages.push(Outage { processors_us, link_us });
+            }
             Measurement::Resumed { release_us, slowest_us, round_us } => {
                 engine.release_us = release_us;
                 (network.resume_us, network.resume_round_us) = (slowest_us, round_us);
@@ -261,6 +268,7 @@ impl Follow {
         self.report.phases = self.phases(phases);
         self.report.total_us = micros(self.began.elapsed());
         self.report.blackout_us = blackout_us(&self.report.phases);
+        self.report.outage = outage(&self.outages, &self.report.phases);
         Event::Moved(Box::new(self.report.clone()))
     }
 
@@ -318,6 +326,18 @@ impl Follow {
     }
 }
 
+/// The outage, if both hosts have measured their parts: those, and the phases between them. The clocks of two hosts differ.
+fn outage(parts: &[Outage], phases: &[PhaseTime]) -> Option<Outage> {
+    let [source, destination] = parts else { return None };
+    let is_between =
+        |time: &&PhaseTime| matches!(time.phase, Phase::Transfer | Phase::Restore | Phase::Commit);
+    let between: u64 = phases.iter().filter(is_between).map(|time| time.elapsed_us).sum();
+    Some(Outage {
+        processors_us: source.processors_us + between + destination.processors_us,
+        link_us: source.link_us + between + destination.link_us,
+    })
+}
+
 /// A report with only the contents of the move's record.
 pub fn report(name: &str, record: &MoveRecord) -> MoveReport {
     let errand = errand_of(record);
@@ -340,6 +360,7 @@ pub fn report(name: &str, record: &MoveRecord) -> MoveReport {
         phases: Vec::new(),
         network: NetworkPart::default(),
         engine: EnginePart::default(),
+        outage: None,
     }
 }
 
@@ -472,6 +493,8 @@ mod tests {
         let mut heard = follow.listen();
         follow.measured(Measurement::Dumped { dump_us: 30 });
         follow.measured(Measurement::Sent { transfer_us: 10, bytes: 7 });
+        follow.measured(Measurement::Outage { processors_us: 20, link_us: 15 });
+        follow.measured(Measurement::Outage { processors_us: 2, link_us: 1 });
         follow.committed(Duration::from_micros(4));
         let phases = [
             (progress::Phase::Prepare, Duration::from_micros(100)),
@@ -496,6 +519,7 @@ mod tests {
         ];
         assert_eq!(split, expected);
         assert_eq!((report.blackout_us, report.epoch), (51, Epoch(3)));
+        assert_eq!(report.outage, Some(Outage { processors_us: 36, link_us: 30 }));
     }
 
     #[test]

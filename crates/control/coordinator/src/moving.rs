@@ -1,6 +1,7 @@
 //! Moves that users request.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use api::{Event, Failure, MoveReport, MoveRequest};
@@ -27,17 +28,43 @@ const START_LIMIT: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// If sending to the client fails.
-pub async fn make(cluster: &Cluster, request: &MoveRequest, client: &mut Client) -> io::Result<()> {
+pub async fn make(cluster: &Arc<Cluster>, request: &MoveRequest, client: &mut Client) -> io::Result<()> {
     tokio::select! {
         () = wait_for_start(cluster, &request.name) => {}
         () = client.gone() => return Ok(()),
     }
     match cluster.run(BeginMove(request.clone())).await {
         Ok((id, events)) => {
+            if let Some(seconds) = request.within_s.filter(|_| !request.dry_run) {
+                tokio::spawn(end_in_time(cluster.clone(), id, seconds));
+            }
             client.say(&Event::Begun { id: id.0 }).await?;
             pass_on(events, client).await
         }
         Err(failure) => client.say(&Event::Failed(failure)).await,
+    }
+}
+
+/// Rolls the move back if it has not committed after so many seconds. A move that a restarted coordinator finds is rolled back anyway.
+async fn end_in_time(cluster: Arc<Cluster>, id: MoveId, seconds: u64) {
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
+    let what = format!("it was not done within {}", api::in_words(seconds));
+    let reason = wire::reason(&what, "give it more time, or move it when it changes less memory");
+    cluster.run(Expire { id, reason }).await;
+}
+
+/// The end of a move whose time is over.
+struct Expire {
+    id: MoveId,
+    reason: String,
+}
+
+impl Command for Expire {
+    type Reply = ();
+
+    async fn run(self, owner: &mut Owner) {
+        // One that has committed goes forward.
+        let _committed = cancel_for(owner, self.id, self.reason).await;
     }
 }
 
@@ -167,7 +194,7 @@ pub fn check_free(state: &State, vid: Vid, name: &str, host: &HostName) -> Resul
 /// The blockers of a move, including the cool-down unless `force` is set.
 pub async fn check(cluster: &Cluster, name: &str, to: &HostName, force: bool) -> Vec<Failure> {
     let (name, host) = (name.into(), to.to_string());
-    let request = MoveRequest { name, host, dry_run: true, force, post_copy: false };
+    let request = MoveRequest { name, host, dry_run: true, force, post_copy: false, within_s: None };
     let mut events = match cluster.run(BeginMove(request)).await {
         Ok((_, events)) => events,
         Err(failure) => return vec![failure],

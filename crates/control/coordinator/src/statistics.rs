@@ -110,6 +110,7 @@ mod tests {
             phases: Vec::new(),
             network: NetworkPart::default(),
             engine: EnginePart::default(),
+            outage: None,
         };
         let mut statistics = Statistics::default();
         let why = || Failure::new("no room", "");

@@ -360,6 +360,13 @@ pub enum Measurement {
         /// Bytes pushed before they were needed.
         pushed: u64,
     },
+    /// A part of the outage of a virtual machine: on the source until the dump's end, or on the destination from the order to resume.
+    Outage {
+        /// The time in which its processors were stopped.
+        processors_us: u64,
+        /// The time in which its link was cut.
+        link_us: u64,
+    },
     /// The instance was resumed, and its processes have reconnected.
     Resumed {
         /// From the order to resume until its processes ran.

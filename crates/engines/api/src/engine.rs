@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::guest::Guest;
 use crate::needs::Shortage;
 use crate::source::Source;
-use crate::watch::Phases;
+use crate::watch::{Outage, Phases};
 
 /// Runs instances of some kinds on this host. Instances outlive it: the next engine of this host finds them by [`Engine::recover`].
 pub trait Engine: Send + Sync {
@@ -142,6 +142,8 @@ pub struct Running {
     pub pid: Option<i32>,
     /// The parts of the call, with their durations.
     pub phases: Phases,
+    /// The outage of a virtual machine that a move has brought, from the begin of the call.
+    pub outage: Option<Outage>,
 }
 
 /// An instance that [`Engine::recover`] has found.

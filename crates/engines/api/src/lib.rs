@@ -60,4 +60,4 @@ pub use memory::{MemorySink, PAGE};
 pub use needs::{Needs, Report, Shortage};
 pub use postcopy::{Fetched, LeftMemory, MAX_PAGES, Postcopy, PostcopyEvent, Wanted};
 pub use source::{Dump, Intent, Outgoing, Source};
-pub use watch::{Phase, Phases, Watch};
+pub use watch::{Outage, Phase, Phases, Watch};

@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::memory::MemorySink;
 use crate::needs::Report;
 use crate::postcopy::LeftMemory;
-use crate::watch::{Phases, Watch};
+use crate::watch::{Outage, Phases, Watch};
 
 /// The source side of one instance's move. Opening it does not change the instance. A node that restarts opens another source side for the
 /// same instance, in any state, and continues with that.
@@ -94,4 +94,6 @@ pub struct Dump {
     pub images: Vec<ImageFile>,
     /// The parts of the dump, with their durations.
     pub phases: Phases,
+    /// The outage of a virtual machine, until the end of the call.
+    pub outage: Option<Outage>,
 }

@@ -29,6 +29,15 @@ pub struct Phase {
     pub elapsed_us: u64,
 }
 
+/// The part of a call in which a virtual machine was stopped or cut off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outage {
+    /// The time in which its processors were stopped.
+    pub processors: Duration,
+    /// The time in which its link was cut.
+    pub link: Duration,
+}
+
 /// The parts of a call, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Phases(pub Vec<Phase>);

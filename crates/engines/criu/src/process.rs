@@ -101,7 +101,7 @@ impl ProcessEngine {
     }
 
     fn running(&self, live: &Tree, phases: Phases) -> Result<Running> {
-        Ok(Running { pid: Some(live.first()?.id().pid), phases })
+        Ok(Running { pid: Some(live.first()?.id().pid), phases, outage: None })
     }
 
     fn remove(&self, name: &InstanceName) -> Result<()> {
@@ -206,7 +206,7 @@ impl ProcessEngine {
             return Err(error);
         }
         clock.lap("link");
-        Ok(Running { pid: Some(pid), phases: clock.stop() })
+        Ok(Running { pid: Some(pid), phases: clock.stop(), outage: None })
     }
 
     /// Source: reports the instance's blockers, and its needs at the destination. Does not disturb it. `keeps_memory` says whether

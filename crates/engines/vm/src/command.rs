@@ -8,6 +8,7 @@ use std::path::Path;
 use instance::{Accelerator, Boot, InstanceSpec, Network, VmSpec};
 
 use crate::disks;
+use crate::emulator::Emulator;
 use crate::network::TAP;
 use crate::record::{DISPLAY, Hardware, PORT, SEED, SOCKET, file_name};
 use crate::seed;
@@ -25,7 +26,13 @@ pub enum Begin {
 }
 
 /// The arguments for a machine. Its processors are stopped in either case, until `cont`. QEMU makes its socket in its working directory.
-pub fn arguments(spec: &InstanceSpec, vm: &VmSpec, hardware: &Hardware, begin: Begin) -> Vec<String> {
+pub fn arguments(
+    emulator: &Emulator,
+    spec: &InstanceSpec,
+    vm: &VmSpec,
+    hardware: &Hardware,
+    begin: Begin,
+) -> Vec<String> {
     let mut line = Line::default();
     line.option("-name", format!("guest={}", spec.name));
     // Neither devices nor settings of the host's own.
@@ -37,7 +44,8 @@ pub fn arguments(spec: &InstanceSpec, vm: &VmSpec, hardware: &Hardware, begin: B
         true => line.option("-vnc", format!("unix:{}", file_name(&spec.name, DISPLAY))),
         false => line.option("-display", "none"),
     };
-    line.option("-sandbox", "on,obsolete=deny,spawn=deny").option("-runas", USER);
+    let [as_user, user] = emulator.runs_as(USER);
+    line.option("-sandbox", "on,obsolete=deny,spawn=deny").option(&as_user, user);
     let socket = file_name(&spec.name, SOCKET);
     line.option("-chardev", format!("socket,id=qmp,path={socket},server=on,wait=off"));
     line.option("-mon", "chardev=qmp,mode=control");
@@ -148,6 +156,7 @@ pub mod tests {
     use instance::{InstanceName, Workload};
 
     use super::*;
+    use crate::emulator::tests::emulator;
 
     /// A machine with a kernel and without disks.
     pub fn spec() -> InstanceSpec {
@@ -185,7 +194,7 @@ pub mod tests {
             disks: Vec::new(),
             seed: None,
         };
-        arguments(&spec, vm, &hardware, begin)
+        arguments(&emulator(), &spec, vm, &hardware, begin)
     }
 
     fn value_of<'a>(line: &'a [String], option: &str) -> &'a str {

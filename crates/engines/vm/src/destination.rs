@@ -7,8 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use engine_api::{
-    Channels, Coming, Destination, Error, ImageSink, Needs, Phase, Phases, Postcopy, Result, Running, State,
-    Watch,
+    Channels, Coming, Destination, Error, ImageSink, Needs, Outage, Phase, Phases, Postcopy, Result, Running,
+    State, Watch,
 };
 use instance::{Blocker, InstanceName};
 
@@ -42,9 +42,9 @@ impl Arrival {
 
     /// Starts the emulator, which offers empty disks in the place of the local ones.
     fn launch(&self, machine: &mut Machine, local: &[LocalDisk]) -> Result<Arc<Mutex<Qmp>>> {
-        let (program, records) = (&self.engine.emulator()?.program, &self.engine.records);
+        let (emulator, records) = (self.engine.emulator()?, &self.engine.records);
         machine.make_disks(local, records)?;
-        machine.launch(&self.engine.config, program, records, Begin::Incoming)?;
+        machine.launch(&self.engine.config, emulator, records, Begin::Incoming)?;
         let emulator = machine.emulator()?;
         if !local.is_empty() {
             let offered = mirror::offer(&mut lock(&emulator), &records.file(&self.name, NBD), local);
@@ -76,8 +76,8 @@ impl Arrival {
 
     /// Starts the emulator of a machine that comes from a checkpoint, and lets it load the memory. If that fails, it may be repeated.
     fn load(&self, machine: &mut Machine, memory: &OwnedFd, watch: &Watch<'_>) -> Result<()> {
-        let (program, records) = (&self.engine.emulator()?.program, &self.engine.records);
-        machine.launch(&self.engine.config, program, records, Begin::Incoming)?;
+        let (emulator, records) = (self.engine.emulator()?, &self.engine.records);
+        machine.launch(&self.engine.config, emulator, records, Begin::Incoming)?;
         let emulator = machine.emulator()?;
         let loaded = migration::load(&mut lock(&emulator), memory).map_err(not_restored);
         let loaded = loaded.and_then(|()| Self::await_whole(&emulator, watch));
@@ -189,16 +189,20 @@ impl Destination for Arrival {
         {
             return Err(if machine.has_emulator() { error } else { lost() });
         }
-        let phases = [("mend", mended - began), ("resume", mended.elapsed())].map(|(name, elapsed)| Phase {
-            name: name.into(),
-            elapsed_us: u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
-        });
+        let outage = Outage { processors: began.elapsed(), link: mended - began };
+        let phases =
+            [("mend", outage.link), ("resume", outage.processors - outage.link)].map(|(name, elapsed)| {
+                Phase {
+                    name: name.into(),
+                    elapsed_us: u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
+                }
+            });
         machine.record.state = State::Running;
         // A reader of the older record asks the emulator.
         let _older = self.engine.records.save(&machine.record);
         // What is left goes with the machine.
         let _left = checkpoint::delete_images(&machine, &self.engine.records);
-        Ok(Running { pid: Some(pid), phases: Phases(phases.into()) })
+        Ok(Running { pid: Some(pid), phases: Phases(phases.into()), outage: Some(outage) })
     }
 
     fn abort(&self) -> Result<()> {

@@ -29,6 +29,8 @@ pub struct Emulator {
     pub program: PathBuf,
     /// Its version, as it names itself.
     pub version: String,
+    /// The first two numbers of the version.
+    release: (u64, u64),
     /// Machine types with versions.
     machines: BTreeSet<String>,
     /// Names that stand for one of those.
@@ -49,7 +51,19 @@ impl Emulator {
         let version = ask(&program, &["--version"])?.lines().next().unwrap_or_default().to_owned();
         let (machines, aliases) = parse_machines(&ask(&program, &["-machine", "help"])?);
         let cpu_models = parse_cpu_models(&ask(&program, &["-cpu", "help"])?);
-        Ok(Self { program, version, machines, aliases, cpu_models })
+        let release = parse_release(&version);
+        Ok(Self { program, version, release, machines, aliases, cpu_models })
+    }
+
+    /// The option, and its value, with which it becomes `user` when it has opened its devices.
+    pub fn runs_as(&self, user: &str) -> [String; 2] {
+        /// The first that has the new option. The old one is gone since 10.0.
+        const RUN_WITH: (u64, u64) = (9, 1);
+        if self.release < RUN_WITH {
+            ["-runas".into(), user.into()]
+        } else {
+            ["-run-with".into(), format!("user={user}")]
+        }
     }
 
     /// Its name and version in two words, such as `QEMU 7.2.22`.
@@ -138,6 +152,14 @@ fn ask(program: &Path, arguments: &[&str]) -> Result<String> {
     }
 }
 
+/// A line such as `QEMU emulator version 7.2.22 (Debian …)`; zeros if it is another.
+fn parse_release(version: &str) -> (u64, u64) {
+    let numbers = version.split_once("version ").map_or("", |(_, numbers)| numbers);
+    let mut numbers =
+        numbers.split(|sign: char| !sign.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
 /// Lines such as `q35  Standard PC (Q35 + ICH9, 2009) (alias of pc-q35-7.2)`.
 fn parse_machines(help: &str) -> (BTreeSet<String>, BTreeMap<String, String>) {
     let (mut machines, mut aliases) = (BTreeSet::new(), BTreeMap::new());
@@ -162,10 +184,11 @@ fn parse_cpu_models(help: &str) -> BTreeSet<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
 
-    fn emulator() -> Emulator {
+    /// QEMU 7.2 with a few machines and models.
+    pub fn emulator() -> Emulator {
         let machines = "Supported machines are:\n\
                         q35                  Standard PC (Q35 + ICH9, 2009) (alias of pc-q35-7.2)\n\
                         pc-q35-7.2           Standard PC (Q35 + ICH9, 2009)\n\
@@ -174,7 +197,8 @@ mod tests {
                       x86 qemu64                (alias configured by machine type)\n\nRecognized CPUID flags:\n  sse sse2\n";
         let (machines, aliases) = parse_machines(machines);
         let (program, version) = ("/usr/bin/qemu".into(), "QEMU 7.2".into());
-        Emulator { program, version, machines, aliases, cpu_models: parse_cpu_models(models) }
+        let cpu_models = parse_cpu_models(models);
+        Emulator { program, version, release: (7, 2), machines, aliases, cpu_models }
     }
 
     fn tcg() -> Probe {
@@ -219,6 +243,15 @@ mod tests {
         assert_eq!(emulator.hardware(&vm(None, None), &tcg()).unwrap().machine, "pc-q35-7.2");
         assert_eq!(emulator.hardware(&vm(Some("pc-q35-7.1"), None), &tcg()).unwrap().machine, "pc-q35-7.1");
         assert!(emulator.hardware(&vm(None, Some("qemu64,+aes")), &tcg()).is_ok());
+    }
+
+    #[test]
+    fn each_release_drops_its_privileges_by_the_option_that_it_has() {
+        let of = |version: &str| Emulator { release: parse_release(version), ..emulator() }.runs_as("nobody");
+        let debian = "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)";
+        assert_eq!(of(debian), ["-runas", "nobody"]);
+        assert_eq!(of("QEMU emulator version 10.0.2"), ["-run-with", "user=nobody"]);
+        assert_eq!(of("QEMU emulator version 9.1-rc2"), ["-run-with", "user=nobody"]);
     }
 
     #[test]

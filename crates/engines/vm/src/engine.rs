@@ -221,8 +221,8 @@ impl Local for Here {
     fn start(&self) -> Result<Running> {
         let mut machine = lock(&self.machine);
         machine.must_be(State::Prepared)?;
-        let program = &self.engine.emulator()?.program;
-        machine.launch(&self.engine.config, program, &self.engine.records, Begin::New)?;
+        let emulator = self.engine.emulator()?;
+        machine.launch(&self.engine.config, emulator, &self.engine.records, Begin::New)?;
         let started = machine.link.mend().doing(|| "mending the link".into()).and_then(|()| {
             self.engine.enter(&mut machine, State::Running)?;
             migration::cont(&mut lock(&*machine.emulator()?)).doing(|| "starting the processors".into())
@@ -231,7 +231,7 @@ impl Local for Here {
             machine.kill();
             return Err(error);
         }
-        Ok(Running { pid: Some(machine.first_pid()?), phases: Phases::default() })
+        Ok(Running { pid: Some(machine.first_pid()?), phases: Phases::default(), outage: None })
     }
 
     fn wait(&self, timeout: Duration) -> Result<bool> {

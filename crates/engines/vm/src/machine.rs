@@ -22,6 +22,7 @@ use crate::config::Config;
 use crate::console::{self, Stream};
 use crate::dhcp::DhcpServer;
 use crate::disks::{self, Format, LocalDisk};
+use crate::emulator::Emulator;
 use crate::error::{Doing, not_started};
 use crate::inbox::Inbox;
 use crate::limits;
@@ -102,14 +103,20 @@ impl Machine {
     }
 
     /// Starts the emulator with its processors stopped, and connects to it.
-    pub fn launch(&mut self, config: &Config, program: &Path, records: &Records, begin: Begin) -> Result<()> {
+    pub fn launch(
+        &mut self,
+        config: &Config,
+        emulator: &Emulator,
+        records: &Records,
+        begin: Begin,
+    ) -> Result<()> {
         let (spec, errors) = (&self.record.spec, records.file(self.name(), ERRORS));
         for ending in [ERRORS, SOCKET, PORT, NBD, DISPLAY] {
             let stale = records.file(self.name(), ending);
             absent_is_fine(fs::remove_file(&stale)).doing(|| format!("deleting {}", stale.display()))?;
         }
-        let arguments = command::arguments(spec, self.vm()?, &self.record.hardware, begin);
-        let program = launcher(program, arguments, records, self.name());
+        let arguments = command::arguments(emulator, spec, self.vm()?, &self.record.hardware, begin);
+        let program = launcher(&emulator.program, arguments, records, self.name());
         let doors = limits::make(records.directory(), self.name(), self.vm()?)
             .doing(|| format!("making the cgroup of `{}`", self.name()))?;
         let own = vec![shared::descriptor_limit()];

@@ -30,6 +30,9 @@ const COLLECTS_RUNNING: u64 = 9;
 /// The bytes of the only round that are left for the switchover, so that the guest runs until then.
 const LEFT: u64 = 8 << 20;
 
+/// The bytes below which the only round is watched closely, so that it does not end unseen.
+const CLOSE: u64 = 64 << 20;
+
 /// The bytes of the only round that are left when the guest is stopped: few milliseconds' worth.
 const LEFT_AT_STOP: u64 = 512 << 10;
 
@@ -177,6 +180,10 @@ pub fn progress(qmp: &mut Qmp) -> Result<Progress> {
 /// Begins to send memory over `channel`, as fast as it takes it.
 pub fn send(qmp: &mut Qmp, channel: &OwnedFd) -> Result<()> {
     capabilities(qmp, &["events", "return-path", "pause-before-switchover"])?;
+    if Rounds::of(qmp) == Rounds::Many {
+        // QEMU slows the processors down, more and more, if they change memory faster than it is sent.
+        capabilities(qmp, &["auto-converge"])?;
+    }
     limits(qmp, ANY_RATE, Rounds::of(qmp).downtime_ms())?;
     qmp.give(CHANNEL, channel.as_fd())?;
     qmp.execute("migrate", json!({ "uri": format!("fd:{CHANNEL}") })).map(drop)
@@ -215,7 +222,8 @@ pub fn converge(qmp: &Mutex<Qmp>, goes_on: impl Fn() -> bool) -> Result<Progress
         match now.status {
             Status::Active if !is_near(&qmp, &now) && goes_on() => {
                 transfer.moves(now.transferred)?;
-                qmp.next_event(LOOK)?;
+                let is_close = now.rounds > 0 && now.remaining < CLOSE;
+                qmp.next_event(if is_close { LOOK_CLOSELY } else { LOOK })?;
             }
             Status::Active => {
                 let rounds = Rounds::of(&qmp);
@@ -365,7 +373,7 @@ mod tests {
         };
         assert!(Rounds::One.is_near(&now(LEFT)) && !Rounds::One.is_near(&now(LEFT + 1)));
         assert_eq!(Rounds::One.parked_rate() / 10, 1, "one page in each tenth of a second");
-        assert!(LEFT / 4096 / 10 > 180, "the rest lasts for three minutes");
+        assert_eq!(LEFT / 4096 / 10, 204, "seconds until the rest is sent");
     }
 
     #[test]

@@ -31,13 +31,28 @@ const LOOK: Duration = Duration::from_millis(20);
 /// The name under which QEMU gets the socket of its NBD server.
 const SERVER: &str = "nbd";
 
+/// Source: the channels of the mirrors.
+///
+/// A network that is cut closes no channel. QEMU waits for the mirrors' writes when it stops the guest, and answers nothing meanwhile.
+#[derive(Default)]
+pub struct Open(Mutex<Vec<UnixStream>>);
+
+impl Open {
+    /// Ends them, and with them whatever QEMU waits for.
+    pub fn cut(&self) {
+        for channel in lock(&self.0).drain(..) {
+            let _closed = channel.shutdown(Shutdown::Both);
+        }
+    }
+}
+
 /// Source: begins to mirror the disks, and waits until the destination has all blocks. Between looks, others may use the connection.
 ///
 /// # Errors
 /// If a channel cannot be opened, or QEMU refuses or fails.
 pub fn begin(
     qmp: &Mutex<Qmp>,
-    channels: &Arc<dyn Channels>,
+    (channels, open): (&Arc<dyn Channels>, &Open),
     disks: &[LocalDisk],
     goes_on: &dyn Fn() -> bool,
 ) -> Result<()> {
@@ -45,6 +60,7 @@ pub fn begin(
         let channel = channels.connect(&disk.node())?;
         let (mut qmp, number) = (lock(qmp), disk.number);
         qmp.give(&disk.node(), channel.as_fd())?;
+        lock(&open.0).push(channel.into());
         let server = json!({ "type": "fd", "str": disk.node() });
         let target = target(number);
         qmp.execute(

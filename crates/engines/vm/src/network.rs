@@ -71,13 +71,19 @@ fn make_tap() -> io::Result<()> {
     check(unsafe { libc::ioctl(tap.as_raw_fd(), libc::TUNSETPERSIST, 1) })
 }
 
-fn open_tap(name: &str) -> io::Result<File> {
-    let clone = File::options().read(true).write(true).open("/dev/net/tun")?;
+/// A request that concerns the device of this name.
+fn request_for(name: &str) -> libc::ifreq {
     // SAFETY: all-zero is a valid ifreq.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
         *to = from.cast_signed();
     }
+    request
+}
+
+fn open_tap(name: &str) -> io::Result<File> {
+    let clone = File::options().read(true).write(true).open("/dev/net/tun")?;
+    let mut request = request_for(name);
     let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
     request.ifr_ifru.ifru_flags = flags as libc::c_short;
     // SAFETY: `request` is live, and its name ends with NUL.
@@ -127,6 +133,23 @@ mod tests {
         })
     }
 
+    /// The kernel sees a moment after a program has opened a TAP that it has a carrier, and drops frames until then.
+    fn await_carrier(device: &str) -> io::Result<()> {
+        let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
+        for _ in 0..10_000 {
+            let mut request = request_for(device);
+            // SAFETY: `request` is live, and its name ends with NUL.
+            check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &raw mut request) })?;
+            // SAFETY: the kernel has filled the flags.
+            if libc::c_int::from(unsafe { request.ifr_ifru.ifru_flags }) & libc::IFF_RUNNING != 0 {
+                // The kernel queues frames from the end of that step on, in which it holds the lock that this request takes.
+                return netlink::set_queue(device, 1000);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Err(io::ErrorKind::TimedOut.into())
+    }
+
     /// The guest's end of the TAP, and the other end of `eth0`.
     fn joined() -> (File, File, std::os::fd::OwnedFd) {
         let namespace = netns::create().expect("a network namespace: these tests run as root");
@@ -137,7 +160,12 @@ mod tests {
             io::Result::Ok(wired)
         });
         join(namespace.as_fd(), &NETWORK).unwrap();
-        let guest = netns::enter(namespace.as_fd(), || open_tap(TAP)).unwrap().unwrap();
+        let guest = netns::enter(namespace.as_fd(), || {
+            let guest = open_tap(TAP)?;
+            [TAP, DEVICE].into_iter().try_for_each(await_carrier)?;
+            io::Result::Ok(guest)
+        });
+        let guest = guest.unwrap().unwrap();
         (guest, wired.unwrap().unwrap(), namespace)
     }
 

@@ -83,6 +83,8 @@ mod tests {
             system.root_dir().open_file(file.name).unwrap().read_to_end(&mut found).unwrap();
             assert!(found == file.bytes, "{}", file.name);
         }
+        let names: Vec<_> = system.root_dir().iter().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, files.map(|file| file.name));
         let found = Command::new("blkid").args(["-p", "-o", "value", "-s", "LABEL"]).arg(&path).output();
         let found = found.unwrap();
         assert_eq!(String::from_utf8_lossy(&found.stdout).trim(), "CIDATA", "{found:?}");

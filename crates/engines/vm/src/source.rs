@@ -1,13 +1,14 @@
 //! The source side of a move.
 
+use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use engine_api::{
-    Dump, Error, Intent, LeftMemory, MemorySink, Outgoing, Phase, Phases, Report, Result, Running, Source,
-    State, Watch,
+    Dump, Error, Intent, LeftMemory, MemorySink, Outage, Outgoing, Phase, Phases, Report, Result, Running,
+    Source, State, Watch,
 };
 use instance::{Blocker, ImageFile};
 
@@ -32,12 +33,20 @@ pub struct Departure {
     is_sending: AtomicBool,
     /// The disks that this side mirrors.
     mirrored: Mutex<Vec<LocalDisk>>,
+    /// Their channels.
+    open: mirror::Open,
 }
 
 impl Departure {
     /// Opens the side. Nothing changes.
     pub fn new(engine: Arc<VmEngine>, machine: Arc<Mutex<Machine>>) -> Self {
-        Self { engine, machine, is_sending: AtomicBool::new(false), mirrored: Mutex::default() }
+        Self {
+            engine,
+            machine,
+            is_sending: AtomicBool::new(false),
+            mirrored: Mutex::default(),
+            open: mirror::Open::default(),
+        }
     }
 
     fn emulator(&self) -> Result<Arc<Mutex<Qmp>>> {
@@ -55,13 +64,15 @@ impl Departure {
         lock(&self.mirrored).clone_from(&local);
         // What a move before this one has left, if its node was killed.
         mirror::abandon(&mut lock(&qmp), &local);
-        mirror::begin(&qmp, to.channels, &local, goes_on).map_err(|error| disks_not_moved(&error))
+        mirror::begin(&qmp, (to.channels, &self.open), &local, goes_on)
+            .map_err(|error| disks_not_moved(&error))
     }
 
     /// Gives up what this side mirrors.
     fn abandon_mirrors(&self, qmp: &mut Qmp) {
         let mirrored = std::mem::take(&mut *lock(&self.mirrored));
         if !mirrored.is_empty() {
+            self.open.cut();
             mirror::abandon(qmp, &mirrored);
         }
     }
@@ -85,15 +96,22 @@ impl Departure {
     }
 
     /// Stops the guest and sends the rest. The images are output and input of the console that have not arrived.
-    fn switch_over(&self, machine: &mut Machine, watch: &Watch<'_>) -> Result<(Vec<ImageFile>, Phases)> {
+    fn switch_over(&self, machine: &mut Machine, watch: &Watch<'_>) -> Result<Stopped> {
         let began = Instant::now();
         let goes_on = || !(watch.cancelled)() && began.elapsed() < watch.timeout;
         let emulator = machine.emulator()?;
         let mut qmp = lock(&emulator);
         let emulator_pid = qmp.peer().doing(|| "finding the emulator".into())?;
-        let hold = || machine.hold(emulator_pid);
+        let held = Cell::new(None);
+        let hold = || {
+            let held_now = machine.hold(emulator_pid);
+            held.set(Some(Instant::now()));
+            held_now
+        };
         let stopped = migration::stop(&mut qmp, hold, goes_on).map_err(|error| not_moved(&error))?;
         must_be(&stopped, Status::PreSwitchover, watch)?;
+        // A guest that hardly writes may have stopped by itself.
+        let stopped = held.get().unwrap_or_else(Instant::now);
         let mut phases = vec![phase("stop", began)];
         let since = Instant::now();
         machine.link.cut().doing(|| "cutting the link".into())?;
@@ -105,6 +123,7 @@ impl Departure {
         let mirrored = std::mem::take(&mut *lock(&self.mirrored));
         if !mirrored.is_empty() {
             let ended = mirror::finish(&mut qmp, &mirrored, &goes_on);
+            self.open.cut();
             if let Err(error) = ended {
                 mirror::abandon(&mut qmp, &mirrored);
                 return Err(disks_not_moved(&error));
@@ -116,17 +135,19 @@ impl Departure {
         must_be(&completed, Status::Completed, watch)?;
         phases.push(phase("memory", since));
         drop(qmp);
-        Ok((vec![machine.save_output(&self.engine.records)?, keys], Phases(phases)))
+        let images = vec![machine.save_output(&self.engine.records)?, keys];
+        Ok(Stopped { images, phases: Phases(phases), since: stopped })
     }
 
     /// Stops the guest, and writes its memory to a file. The images are those of its console, memory and disks.
-    fn save(&self, machine: &Machine, watch: &Watch<'_>) -> Result<(Vec<ImageFile>, Phases)> {
+    fn save(&self, machine: &Machine, watch: &Watch<'_>) -> Result<Stopped> {
         let began = Instant::now();
         let goes_on = || !(watch.cancelled)() && began.elapsed() < watch.timeout;
         let emulator = machine.emulator()?;
         let mut qmp = lock(&emulator);
         let file = checkpoint::memory(machine, &self.engine.records)?;
         migration::halt(&mut qmp).doing(|| "stopping the guest".into())?;
+        let stopped = Instant::now();
         machine.link.cut().doing(|| "cutting the link".into())?;
         drop(qmp);
         let keys = machine.save_keys(&self.engine.records)?;
@@ -143,7 +164,7 @@ impl Departure {
         drop(qmp);
         let mut images = vec![machine.save_output(&self.engine.records)?, keys];
         images.extend(checkpoint::images(machine, &self.engine.records)?);
-        Ok((images, Phases(phases)))
+        Ok(Stopped { images, phases: Phases(phases), since: stopped })
     }
 
     /// Lets the guest run on after a switchover that has failed.
@@ -205,10 +226,11 @@ impl Source for Departure {
             Ok(dumped)
         });
         match dumped {
-            Ok((images, phases)) => {
+            Ok(Stopped { images, phases, since }) => {
                 self.is_sending.store(false, Ordering::SeqCst);
                 let directory = self.engine.records.directory().to_owned();
-                Ok(Dump { directory, images, phases })
+                let outage = Some(Outage { processors: since.elapsed(), link: since.elapsed() });
+                Ok(Dump { directory, images, phases, outage })
             }
             Err(error) => {
                 self.run_on(&machine)?;
@@ -232,7 +254,7 @@ impl Source for Departure {
             self.engine.enter(&mut machine, State::Running)?;
             checkpoint::delete_images(&machine, &self.engine.records)?;
         }
-        Ok(Running { pid: Some(machine.first_pid()?), phases: Phases::default() })
+        Ok(Running { pid: Some(machine.first_pid()?), phases: Phases::default(), outage: None })
     }
 
     fn left_memory(&self) -> Result<Arc<dyn LeftMemory>> {
@@ -251,6 +273,14 @@ impl Drop for Departure {
             let _ended = migration::cancel(&mut qmp);
         }
     }
+}
+
+/// A guest that is stopped, and whose images are complete.
+struct Stopped {
+    images: Vec<ImageFile>,
+    phases: Phases,
+    /// When its processors stopped, and its link kept frames.
+    since: Instant,
 }
 
 /// The reason why QEMU cannot migrate the machine, such as a device.

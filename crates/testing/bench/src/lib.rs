@@ -11,6 +11,7 @@
 //! * [`net`]: the overlay against others.
 //! * [`plain`]: the time that plain CRIU takes for the same program as a move.
 //! * [`contained`]: the time that runc takes for the same container as a move.
+//! * [`vm`]: the time that plain QEMU takes for the same virtual machine as a move.
 
 pub mod contained;
 pub mod exchange;
@@ -22,3 +23,4 @@ pub mod net;
 pub mod plain;
 pub mod report;
 pub mod scale;
+pub mod vm;

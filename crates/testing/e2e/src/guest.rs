@@ -154,12 +154,22 @@ pub fn plain_emulator(guest: &Guest, tap: &str, mac: &str, append: &str) -> Vec<
 /// # Errors
 /// If the guest cannot be built.
 pub fn cache() -> Result<PathBuf> {
-    if let Some(folder) = env::var_os(VARIABLE) {
-        return Ok(folder.into());
-    }
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../scripts/guest-image.sh");
-    let ended = program::run(&mut Command::new(script), BUILD)?.success()?;
-    ended.lines.last().map(PathBuf::from).context("scripts/guest-image.sh names no folder")
+    env::var_os(VARIABLE).map_or_else(|| named_by("guest-image.sh"), |folder| Ok(folder.into()))
+}
+
+/// QEMU 10, which is beside the installed QEMU if that is older.
+///
+/// # Errors
+/// If it cannot be unpacked.
+pub fn qemu_10() -> Result<PathBuf> {
+    named_by("qemu-10.sh")
+}
+
+/// The path that a script prints, which it makes first if necessary.
+fn named_by(script: &str) -> Result<PathBuf> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../scripts").join(script);
+    let ended = program::run(&mut Command::new(&script), BUILD)?.success()?;
+    ended.lines.last().map(PathBuf::from).with_context(|| format!("{} names no path", script.display()))
 }
 
 /// A member of an archive in cpio's `newc` format.

@@ -115,9 +115,11 @@ impl Installed {
             "ssh -F none -i {} -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR",
             key.display()
         );
+        // Open MPI's daemon in a guest looks for the agent too, and does not use it.
+        let stand_in = "mkdir -p ${0%/*}; ln -sf /bin/true $0";
         Ok(format!(
             "#!/bin/sh\ninstance=$1\nshift\ncase $instance in\n{cases}*) exec $TRANSHUME exec \"$instance\" -- sh -c \"$*\" ;;\nesac\n\
-             exec {ssh} root@$address \"export {environment}; cd /job; $*\"\n"
+             exec {ssh} root@$address \"{stand_in}; export {environment}; cd /job; $*\"\n"
         ))
     }
 }

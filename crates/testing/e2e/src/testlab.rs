@@ -189,7 +189,7 @@ impl TestLab {
 
     fn begin(&self, name: &str, host: &str, post_copy: bool) -> Result<Client> {
         let (name, host) = (name.into(), host.into());
-        let request = MoveRequest { name, host, dry_run: false, force: false, post_copy };
+        let request = MoveRequest { name, host, dry_run: false, force: false, post_copy, within_s: None };
         let client = Client::send(&self.socket(), &Request::Move(request))?;
         client.set_limit(Some(LIMIT))?;
         Ok(client)

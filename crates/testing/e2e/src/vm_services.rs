@@ -168,8 +168,7 @@ impl Debian {
         begin("fio, shared disk", fio("shared", "vdb"), "")?;
         begin("fio, local disk", fio("local", "vdc"), "")?;
         let serve = format!("python3 {streams} serve 0.0.0.0 7500 {seconds}");
-        begin("stream, guest's end", self.inside(&serve), "")?;
-        thread::sleep(Duration::from_secs(3));
+        begin("stream, guest's end", self.inside(&serve), "listening")?;
         begin(
             "stream from outside",
             self.outside(&["python3", &streams, "connect", &address, "7500", &seconds]),
@@ -178,7 +177,7 @@ impl Debian {
         begin(
             "stream, other end",
             self.outside(&["python3", &streams, "serve", &here, "7501", &seconds]),
-            "",
+            "listening",
         )?;
         let connect = format!("python3 {streams} connect {here} 7501 {seconds}");
         begin("stream from the guest", self.inside(&connect), "working")?;

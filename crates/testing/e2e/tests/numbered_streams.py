@@ -1,7 +1,8 @@
 """A TCP connection over which both ends send numbers without end, and check those that come.
 
-`serve ADDRESS PORT` accepts one connection. `connect ADDRESS PORT SECONDS` makes one and ends it after so long. Both write `working`
-when they have a connection, and at the end how many numbers have come; they end with 1 if one was lost, doubled or changed.
+`serve ADDRESS PORT SECONDS` writes `listening`, and accepts one connection. `connect ADDRESS PORT SECONDS` makes one. Both write
+`working` when they have it, end their half of it after so long, and write how many numbers have come. They end with 1 if one was
+lost, doubled or changed.
 """
 
 import socket
@@ -42,6 +43,7 @@ def exchange(connection, seconds):
 role, address, port = sys.argv[1:4]
 if role == "serve":
     with socket.create_server((address, int(port))) as server:
+        print("listening", flush=True)
         exchange(server.accept()[0], float(sys.argv[4]))
 else:
     exchange(socket.create_connection((address, int(port))), float(sys.argv[4]))

@@ -23,7 +23,7 @@ until grep -q ':1451 ' /proc/net/tcp6; do sleep 0.1; done
 ) &
 wait "$fio"
 code=$?
-grep -e 'READ: ' -e 'err=' -e verify /run/fio
+grep -e 'issued rwts' -e 'err=' -e verify: /run/fio
 # So it ends when it is interrupted and has found no error before. A wrong block ends it early, with 1.
 [ "$code" = 128 ] && grep -q 'err= 0:' /run/fio && code=0
 echo "fio has ended with $code"

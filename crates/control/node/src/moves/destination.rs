@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use broker::Broker;
-use engine_api::{Channels, Coming, Error, ImageSink, Needs, Running, State, Watch};
+use engine_api::{Channels, Coming, Error, ImageSink, Needs, Outage, Running, State, Watch};
 use fabric::{Epoch, Vid};
 use instance::Blueprint;
 use moves::entry::Role;
@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use super::channels::ChannelSet;
 use super::images::{self, saved};
-use super::outcome::{Reason, Result, micros, nothing_left, refused, report_progress, watch};
+use super::outcome::{Reason, Result, micros, nothing_left, refused, report_outage, report_progress, watch};
 use super::postcopy::Fetchings;
 use super::receptions::Receptions;
 use super::sides::Sides;
@@ -242,6 +242,7 @@ impl Destination {
     }
 
     pub async fn release(&self, vid: Vid, id: MoveId, epoch: Epoch) -> Result<Outcome> {
+        let ordered = Instant::now();
         let Some(live) = self.instances.get(vid) else { return Ok(nothing_left(self.host.name())) };
         match live.state {
             State::Held | State::Running => {}
@@ -252,7 +253,7 @@ impl Destination {
         self.host.has_station(vid, epoch);
         let began = Instant::now();
         let pid = match live.state {
-            State::Held => match self.release_copy(vid, &live).await? {
+            State::Held => match self.release_copy(vid, (id, ordered), &live).await? {
                 Ok(pid) => pid,
                 Err(exit) => return Ok(Outcome::Gone { exit }),
             },
@@ -276,10 +277,23 @@ impl Destination {
         Ok(Outcome::Done)
     }
 
-    /// Releases the held copy. Returns its first process, or how it was lost.
-    async fn release_copy(&self, vid: Vid, live: &Live) -> Result<std::result::Result<Option<i32>, Exit>> {
+    /// Releases the held copy, as `ordered`. Returns its first process, or how it was lost.
+    async fn release_copy(
+        &self,
+        vid: Vid,
+        (id, ordered): (MoveId, Instant),
+        live: &Live,
+    ) -> Result<std::result::Result<Option<i32>, Exit>> {
+        let before = ordered.elapsed();
         match self.sides.destination(vid, live, |destination| destination.release(&Watch::QUIET)).await {
-            Ok(Running { pid, .. }) => Ok(Ok(pid)),
+            Ok(Running { pid, outage, .. }) => {
+                let since_ordered = |Outage { processors, link }| Outage {
+                    processors: before + processors,
+                    link: before + link,
+                };
+                report_outage(&self.agent, id, outage.map(since_ordered));
+                Ok(Ok(pid))
+            }
             Err(Error::Lost(reason)) => {
                 self.instances.set_state(vid, State::Ended);
                 Ok(Err(Exit::Lost { reason }))

@@ -4,13 +4,13 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine_api::Watch;
+use engine_api::{Outage, Watch};
 use fabric::Vid;
 use instance::Blocker;
-use moves::HostName;
 use moves::journal::Exit;
 use moves::node::{Input, Outcome};
-use rpc::wire;
+use moves::{HostName, MoveId};
+use rpc::wire::{self, Measurement};
 
 use crate::agent::Agent;
 use crate::cancel::Cancel;
@@ -43,6 +43,13 @@ pub fn report_progress(
         agent.input(Input::Progress { vid, bytes, total });
         !cancelled.is_cancelled()
     }
+}
+
+/// Reports the part of a virtual machine's outage that a call of its engine has seen.
+pub fn report_outage(agent: &Agent, id: MoveId, outage: Option<Outage>) {
+    let Some(Outage { processors, link }) = outage else { return };
+    let (processors_us, link_us) = (micros(processors), micros(link));
+    agent.uplink().measured(id, Measurement::Outage { processors_us, link_us });
 }
 
 /// The exit of an instance of which the node has an entry and nothing else. Nothing of the instance runs: the former node ended

@@ -17,7 +17,7 @@ use rpc::wire::{self, Measurement};
 use tokio::task::spawn_blocking;
 
 use super::images::{Couriers, saved, send_rest, why_not_taken};
-use super::outcome::{Reason, Result, micros, nothing_left, refused, report_progress, watch};
+use super::outcome::{Reason, Result, micros, nothing_left, refused, report_outage, report_progress, watch};
 use super::sides::Sides;
 use crate::agent::Agent;
 use crate::cancel::Cancel;
@@ -156,7 +156,7 @@ impl Source {
         let dumping = self.sides.source(vid, &live, move |source| {
             source.suspend(Some(&sink), &watch(&|| cancelled.is_cancelled()))
         });
-        let Dump { directory, images, .. } = match dumping.await {
+        let Dump { directory, images, outage, .. } = match dumping.await {
             Ok(dumped) => dumped,
             Err(Error::NotTaken(_)) if !cancel.is_cancelled() => {
                 return Err(Reason(why_not_taken(&destination, &courier).await));
@@ -170,6 +170,7 @@ impl Source {
         self.instances.set_state(vid, State::Stopped);
         self.agent.uplink().measured(id, Measurement::Dumped { dump_us: micros(began.elapsed()) });
         let dumped = Instant::now();
+        report_outage(&self.agent, id, outage);
         let carried = self.broker.carried(live.id(vid)).unwrap_or_default();
         let courier = Arc::into_inner(courier).ok_or("its memory is still being sent")?;
         let progress = |bytes, total| self.agent.input(Input::Progress { vid, bytes, total });

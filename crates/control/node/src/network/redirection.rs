@@ -140,9 +140,10 @@ fn listed<T: for<'a> Deserialize<'a>>(output: &[u8]) -> Vec<T> {
 /// The host must say nothing on the device, as it does with IPv6. Kernels without IPv6 have nothing to switch off.
 fn without_ipv6(namespace: Option<&Namespace>, name: &str) -> Result<(), String> {
     let path = format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6");
-    let switch_off = || drop(fs::write(path, "1"));
-    match namespace {
-        Some(namespace) => namespace.enter(switch_off),
-        None => Ok(switch_off()),
-    }
+    let switch_off = || fs::write(&path, "1");
+    let _absent = match namespace {
+        Some(namespace) => namespace.enter(switch_off)?,
+        None => switch_off(),
+    };
+    Ok(())
 }

@@ -67,8 +67,14 @@ fn a_cooling_instance_refuses_an_ordinary_move() {
         let left = cluster.instance(name).cools_down_for_s.unwrap();
         assert!((HOUR_S - 600..=HOUR_S).contains(&left), "{name}: {left}");
     }
-    let force =
-        MoveRequest { name: "a".into(), host: "h3".into(), dry_run: false, force: true, post_copy: false };
+    let force = MoveRequest {
+        name: "a".into(),
+        host: "h3".into(),
+        dry_run: false,
+        force: true,
+        post_copy: false,
+        within_s: None,
+    };
     assert!(matches!(cluster.ask(&Request::Move(force)), Event::Moved(_)));
     assert_eq!(cluster.host_of("a"), "h3");
 }

@@ -114,7 +114,7 @@ impl FakeEngine {
         }
         *state = to;
         // No process: whoever reaches the instance's socket may attach.
-        Ok(Running { pid: None, phases: Phases::default() })
+        Ok(Running { pid: None, phases: Phases::default(), outage: None })
     }
 
     fn images(&self, name: &InstanceName) -> PathBuf {
@@ -251,7 +251,7 @@ impl Source for Here {
         fs::write(directory.join("empty.img"), []).unwrap();
         let image = |name: &str, size| ImageFile { name: name.into(), size };
         let images = vec![image("empty.img", 0), image("pages.img", CONTENT.len() as u64)];
-        Ok(Dump { directory, images, phases: Phases::default() })
+        Ok(Dump { directory, images, phases: Phases::default(), outage: None })
     }
 
     fn resume(&self) -> Result<Running> {

@@ -177,6 +177,7 @@ impl Cluster {
             dry_run,
             force: false,
             post_copy: false,
+            within_s: None,
         }))
     }
 
@@ -412,8 +413,14 @@ fn the_directory_serves_all_hosts_and_refills_after_a_coordinator_restart() {
 fn outcomes_of_moves_and_commands_survive_a_coordinator_restart() {
     let mut cluster = Cluster::start();
     cluster.run("a", "h1");
-    let wish =
-        MoveRequest { name: "a".into(), host: "h2".into(), dry_run: false, force: false, post_copy: false };
+    let wish = MoveRequest {
+        name: "a".into(),
+        host: "h2".into(),
+        dry_run: false,
+        force: false,
+        post_copy: false,
+        within_s: None,
+    };
     let mut client = Client::send(&cluster.socket(), &Request::Move(wish)).unwrap();
     let Event::Begun { id } = client.next_event().unwrap() else { panic!("not begun") };
     while !client.next_event().unwrap().is_last() {}
@@ -482,8 +489,14 @@ fn an_instance_whose_node_is_being_restarted_is_killed_when_it_is_back() {
 
 /// Begins a move, and follows it until `phase` begins.
 fn move_up_to(cluster: &Cluster, name: &str, host: &str, phase: Phase) -> Client {
-    let request =
-        MoveRequest { name: name.into(), host: host.into(), dry_run: false, force: false, post_copy: false };
+    let request = MoveRequest {
+        name: name.into(),
+        host: host.into(),
+        dry_run: false,
+        force: false,
+        post_copy: false,
+        within_s: None,
+    };
     let mut events = Client::send(&cluster.socket(), &Request::Move(request)).unwrap();
     loop {
         match events.next_event().unwrap() {
@@ -690,8 +703,14 @@ fn a_move_reports_that_it_waits_for_its_source_and_its_outcome() {
     let mut cluster = Cluster::start();
     let mut a = cluster.run_library("a", "h1");
     *cluster.engines[1].delay.lock().unwrap() = LIMIT / 3;
-    let request =
-        MoveRequest { name: "a".into(), host: "h2".into(), dry_run: false, force: false, post_copy: false };
+    let request = MoveRequest {
+        name: "a".into(),
+        host: "h2".into(),
+        dry_run: false,
+        force: false,
+        post_copy: false,
+        within_s: None,
+    };
     let mut events = Client::send(&cluster.socket(), &Request::Move(request)).unwrap();
     while !matches!(events.next_event().unwrap(), Event::Phase { phase: Phase::Restore, .. }) {}
     cluster.stop_node(0);

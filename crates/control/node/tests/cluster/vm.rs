@@ -98,7 +98,7 @@ impl FakeVmEngine {
                 return Err(Error::Other(format!("`{name}` is {:?}, and must be {from:?}", machine.state)));
             }
             machine.state = to;
-            Ok(Running { pid: None, phases: Phases::default() })
+            Ok(Running { pid: None, phases: Phases::default(), outage: None })
         })?
     }
 
@@ -246,7 +246,12 @@ impl Source for Leaving {
             engine.change(name, State::Stopped, State::Running)?;
             return Err(broken(&error, watch));
         }
-        Ok(Dump { directory: PathBuf::from("/"), images: Vec::new(), phases: Phases::default() })
+        Ok(Dump {
+            directory: PathBuf::from("/"),
+            images: Vec::new(),
+            phases: Phases::default(),
+            outage: None,
+        })
     }
 
     fn resume(&self) -> Result<Running> {

@@ -62,7 +62,7 @@ impl Source for Departure {
         let regions = memory.map(Regions);
         let sink = regions.as_ref().map(|regions| regions as &dyn memory::MemorySink);
         let crate::Dump { images, phases } = self.engine.suspend(&self.name, sink, watch)?;
-        Ok(Dump { directory: self.engine.image_directory(&self.name)?, images, phases })
+        Ok(Dump { directory: self.engine.image_directory(&self.name)?, images, phases, outage: None })
     }
 
     fn resume(&self) -> Result<Running> {

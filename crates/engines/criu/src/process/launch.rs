@@ -64,8 +64,8 @@ impl Entry {
                 libc::_exit(0);
             }
             check(libc::setsid())?;
+            // Before it joins cgroups, which may have no budget for the node's real-time policy.
             leave_the_node()?;
-            // After that, since cgroups may have no budget for a real-time policy.
             for door in &self.doors {
                 // 0 stands for the process that writes it.
                 check(libc::write(door.as_raw_fd(), c"0".as_ptr().cast(), 1) as i32)?;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use api::{MoveReport, Outcome};
 use e2e::installed::Installed;
 use e2e::program::Program;
@@ -19,7 +19,7 @@ use serde_json::Value;
 const LIMIT: Duration = Duration::from_secs(900);
 
 /// The size of the largest matrix: an emulated processor is slow.
-const SIZE: u32 = 400;
+const SIZE: u32 = 200;
 
 /// The machines and the containers, with their hosts.
 const MACHINES: [(&str, &str); 2] = [("vm1", "h1"), ("vm2", "h2")];
@@ -40,10 +40,12 @@ fn main() -> Result<()> {
     let mut running = Program::start(&mut mpirun(&lab, &agent))?;
     lab.eventually("HPC Challenge runs", || {
         let found = lab.transhume(&["exec", "rank1", "--", "pgrep", "-x", "hpcc"])?;
-        ensure!(running.is_running()?, "mpirun has ended: {:?}", running.take_lines());
-        Ok(found.status.success())
+        Ok(found.status.success() || !running.is_running()?)
     })?;
-    for command in [&["move", "vm1", "h3"][..], &["move", "--group", GROUP, "h1,h2"], &["drain", "h1"]] {
+    if !running.is_running()? {
+        bail!("mpirun has ended: {:?}", running.end(LIMIT)?);
+    }
+    for command in [&["move", "vm1", "h3"][..], &["move", "--group", GROUP, "h1"], &["drain", "h1"]] {
         let blackouts = moved(&lab, command).with_context(|| lab.logs())?;
         println!("{}: blackouts {blackouts:?} ms", command.join(" "));
         ensure!(

@@ -41,7 +41,7 @@ impl Tree {
         clock.lap("resume");
         let first = self.first().map(|first| first.id().pid);
         match first {
-            Ok(pid) => Ok(Running { pid: Some(pid), phases: clock.stop() }),
+            Ok(pid) => Ok(Running { pid: Some(pid), phases: clock.stop(), outage: None }),
             Err(_) => Err(self.lost(let_go)),
         }
     }
