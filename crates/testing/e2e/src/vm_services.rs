@@ -40,6 +40,8 @@ pub struct Debian {
 pub struct Work {
     /// Its name in the table.
     pub name: &'static str,
+    /// Whether it ends by itself.
+    pub ends: bool,
     program: Program,
 }
 
@@ -92,6 +94,18 @@ impl Debian {
         Ok(())
     }
 
+    /// Holds a connection open that later commands share: a handshake takes an emulated guest ten seconds.
+    fn keep_connection(&self) -> Result<Program> {
+        let line = self.shell("sleep 100000").join(" ").replacen("ssh ", "exec ssh -M ", 1);
+        let shell = Program::start(&mut self.outside(&["sh", "-c", &line])?)?;
+        let (socket, end) = (self.folder.path().join("shell"), Instant::now() + LIMIT);
+        while !socket.exists() {
+            ensure!(Instant::now() < end, "no connection to the guest");
+            thread::sleep(Duration::from_millis(100));
+        }
+        Ok(shell)
+    }
+
     /// The guest gets the folder of the programs under the same name.
     fn copy_files(&self) -> Result<()> {
         let folder = self.path();
@@ -113,6 +127,7 @@ impl Debian {
         let options = "-F none -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR";
         let mut words: Vec<String> = ["ssh", "-i"].map(str::to_owned).into();
         words.push(format!("{}/client_key", self.path()));
+        words.push(format!("-S {}/shell", self.path()));
         words.extend(options.split(' ').map(str::to_owned));
         words.push(format!("root@{}", self.address));
         words.push(format!("'{script}'"));
@@ -140,6 +155,8 @@ impl Debian {
     pub fn work(&self, seconds: u64) -> Result<(Vec<Work>, Check)> {
         let (folder, address, here) = (self.path(), self.address.clone(), address("h2".parse()?).to_string());
         let seconds = seconds.to_string();
+        let mut works =
+            vec![Work { name: "commands in the guest", ends: false, program: self.keep_connection()? }];
         let daemons = "setsid redis-server --bind 0.0.0.0 --protected-mode no --dir /tmp >/dev/null 2>&1 & \
                        setsid iperf3 --server --one-off >/dev/null 2>&1 & sleep 2";
         run(&mut self.inside(daemons)?, LIMIT)?;
@@ -148,7 +165,7 @@ impl Debian {
         let redis = Program::start(&mut redis)?;
         let script = |name: &str| format!("{folder}/{name}");
         let (clients, streams) = (script("clients.py"), script("numbered_streams.py"));
-        let mut works = vec![Work { name: "redis-server outside", program: redis }];
+        works.push(Work { name: "redis-server outside", ends: false, program: redis });
         let mut begin = |name: &'static str, command: Result<Command>, is_ready: &str| {
             let mut program = Program::start(&mut command?)?;
             if !is_ready.is_empty() {
@@ -156,7 +173,7 @@ impl Debian {
                     .wait_for(LIMIT, |line| line.contains(is_ready).then_some(()))
                     .with_context(|| name)?;
             }
-            works.push(Work { name, program });
+            works.push(Work { name, ends: true, program });
             Ok::<_, anyhow::Error>(())
         };
         let fio = |name: &str, disk: &str| {
