@@ -15,7 +15,7 @@ use e2e::vm_services::Debian;
 const MOVES: usize = 20;
 
 /// How long services work, in seconds. The moves take less.
-const SECONDS: u64 = 200;
+const SECONDS: u64 = 240;
 
 fn main() -> ExitCode {
     let _shared = e2e::shared();
