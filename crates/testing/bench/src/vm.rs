@@ -9,9 +9,8 @@
 //! Both run the same guest, in turn: the one that is not measured is stopped meanwhile.
 //!
 //! * [`traced`]: QEMU, which records when processors stop and run. Both sides use it, so both are measured by one clock.
-//! * [`ours`]: the machine in a lab. [`plain`]: the peer. [`echo`]: the prober.
+//! * [`ours`]: the machine in a lab. [`plain`]: the peer.
 
-pub mod echo;
 pub mod ours;
 pub mod plain;
 pub mod traced;

@@ -1,11 +1,16 @@
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{self, RecvFlags, SendFlags};
+
+use crate::form::{self, Form};
 use crate::{Gaps, namespace};
 
 /// The interval between two packets.
@@ -23,21 +28,34 @@ pub struct Prober {
 
 #[derive(Debug)]
 struct Shared {
-    socket: UdpSocket,
+    socket: OwnedFd,
+    form: &'static Form,
     stop: AtomicBool,
     gaps: Mutex<Gaps>,
 }
 
 impl Prober {
-    /// Starts to send to `target` from the network namespace `from`.
+    /// Starts to send UDP packets to `target`, where [`answer`] runs, from the network namespace `from`.
     ///
     /// # Errors
     /// Those of [`namespace::inside`] and of making a socket.
     pub fn start(from: &Path, target: SocketAddr) -> io::Result<Self> {
         let socket = namespace::inside(from, || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))?;
         socket.connect(target)?;
-        socket.set_read_timeout(Some(PATIENCE))?;
-        let shared = Arc::new(Shared { socket, stop: AtomicBool::new(false), gaps: Mutex::default() });
+        Self::over(socket.into(), &form::UDP)
+    }
+
+    /// Starts to send echo requests to `target`, whose kernel answers them without any program.
+    ///
+    /// # Errors
+    /// Those of [`namespace::inside`] and of making a raw socket.
+    pub fn echo(from: &Path, target: Ipv4Addr) -> io::Result<Self> {
+        Self::over(namespace::inside(from, || form::echo_socket(target))?, &form::ECHO)
+    }
+
+    fn over(socket: OwnedFd, form: &'static Form) -> io::Result<Self> {
+        set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
+        let shared = Arc::new(Shared { socket, form, stop: AtomicBool::new(false), gaps: Mutex::default() });
         let (sender, receiver) = (shared.clone(), shared.clone());
         let threads = vec![thread::spawn(move || sender.send()), thread::spawn(move || receiver.receive())];
         Ok(Self { shared, threads })
@@ -77,17 +95,18 @@ impl Shared {
                 return;
             }
             // The send is refused while nothing listens yet: the missing answers show that.
-            let _ = self.socket.send(&sequence.to_be_bytes());
+            let _ = net::send(&self.socket, &(self.form.encode)(sequence), SendFlags::empty());
             due = (due + INTERVAL).max(Instant::now());
             thread::sleep(due.saturating_duration_since(Instant::now()));
         }
     }
 
     fn receive(&self) {
-        let mut bytes = [0; 8];
+        let mut packet = [0; 128];
         while !self.stopped() {
-            if let Ok(8) = self.socket.recv(&mut bytes) {
-                self.gaps().note(u64::from_be_bytes(bytes), Instant::now());
+            let Ok((length, _)) = net::recv(&self.socket, &mut packet[..], RecvFlags::empty()) else { continue };
+            if let Some(sequence) = (self.form.decode)(&packet[..length]) {
+                self.gaps().note(sequence, Instant::now());
             }
         }
     }
@@ -135,6 +154,18 @@ mod tests {
         let gap = prober.gaps().longest_within(begin, Instant::now()).unwrap();
         assert!(gap.duration() >= silence, "{gap:?}");
         assert!(prober.gaps().answered() > 50);
+    }
+
+    #[test]
+    fn the_kernel_answers_echo_requests() {
+        let Ok(prober) = Prober::echo(Path::new("/proc/self/ns/net"), Ipv4Addr::LOCALHOST) else {
+            return test_support::skip("raw sockets need root");
+        };
+        let end = Instant::now() + Duration::from_secs(10);
+        while prober.gaps().answered() < 20 {
+            assert!(Instant::now() < end, "no answers");
+            thread::sleep(INTERVAL);
+        }
     }
 
     /// Drops queued packets, so that packets sent during the silence stay unanswered.

@@ -10,9 +10,9 @@ use e2e::guest::{Guest, counted};
 use e2e::testlab::TestLab;
 use lab::network::namespace_file;
 use lab::process::{Identity, file};
+use probe::Prober;
 
 use super::Times;
-use super::echo::Echo;
 use super::traced::{OPTIONS, Pause, Traced};
 
 /// The instance's name.
@@ -103,7 +103,7 @@ impl<'a> Ours<'a> {
     /// If it does not arrive, or does not answer.
     pub fn gap(&self, host: &str) -> Result<Duration> {
         let echo =
-            Echo::start(&namespace_file(&self.lab.lab.layout().namespace("h3".parse()?)), self.address)?;
+            Prober::echo(&namespace_file(&self.lab.lab.layout().namespace("h3".parse()?)), self.address)?;
         let answered = |more: u64| {
             let before = echo.gaps().answered();
             self.lab.eventually("the guest answers", || Ok(echo.gaps().answered() > before + more))
