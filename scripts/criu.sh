@@ -20,25 +20,10 @@ readonly suite=sid
 # shellcheck source=scripts/private-apt.sh
 . "$(dirname "$0")/private-apt.sh"
 
-die() {
-    printf 'criu.sh: %s\n' "$*" >&2
-    exit 1
-}
-
-cache_folder() {
-    if [ -n "${TRANSHUME_CRIU_CACHE:-}" ]; then
-        printf '%s\n' "$TRANSHUME_CRIU_CACHE"
-    elif [ "$(id -u)" = 0 ]; then
-        printf '/var/cache/transhume/criu\n'
-    else
-        printf '%s/transhume/criu\n' "${XDG_CACHE_HOME:-$HOME/.cache}"
-    fi
-}
-
 new_enough() { # program
     local version
     version=$("$1" --version 2>/dev/null | sed -n 's/^Version: *v\{0,1\}\([0-9.]*\).*/\1/p')
-    [ -n "$version" ] && [ "$(printf '%s\n' "$least" "$version" | sort -V | head -n 1)" = "$least" ]
+    at_least "$least" "$version"
 }
 
 # `criu check` needs root; otherwise only the version is checked.
@@ -81,33 +66,13 @@ unpack() { # folder, folder where it will lie, archive
 }
 
 main() {
-    local cache installed uri
-    cache=$(cache_folder)
+    local cache installed
     if installed=$(PATH=$PATH:/usr/sbin:/sbin command -v criu) && works "$installed"; then
         printf '%s\n' "$installed"
         return
     fi
-    if [ -x "$cache/criu" ] && new_enough "$cache/criu"; then
-        printf '%s\n' "$cache/criu"
-        return
-    fi
-    command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null ||
-        die "neither CRIU $least or newer nor apt is installed: install CRIU $least or newer"
-    uri=$(archive)
-    [ -n "$uri" ] || die "apt has no Debian archive on this machine: install CRIU $least or newer"
-
-    mkdir -p "$(dirname "$cache")"
-    exec 9>"$cache.lock"
-    flock 9
-    if ! { [ -x "$cache/criu" ] && new_enough "$cache/criu"; }; then
-        fresh=$(mktemp -d "$cache.XXXXXX")
-        trap 'rm -rf -- "$fresh"' EXIT
-        chmod 755 "$fresh"
-        unpack "$fresh" "$cache" "$uri"
-        rm -rf "$cache"
-        mv "$fresh" "$cache"
-        new_enough "$cache/criu" || die "the archive's CRIU is older than $least or does not run here"
-    fi
+    cache=$(cache_folder criu "${TRANSHUME_CRIU_CACHE:-}")
+    fill_cache "$cache" criu "CRIU $least"
     printf '%s\n' "$cache/criu"
 }
 

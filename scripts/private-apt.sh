@@ -1,6 +1,49 @@
 # shellcheck shell=bash
 # Sourced by scripts that unpack Debian packages into a folder instead of installing them. The machine's apt sources stay as they are.
 
+die() {
+    printf '%s: %s\n' "${0##*/}" "$*" >&2
+    exit 1
+}
+
+# The folder of that name for unpacked packages, unless the user has chosen another.
+cache_folder() { # name, choice
+    if [ -n "$2" ]; then
+        printf '%s\n' "$2"
+    elif [ "$(id -u)" = 0 ]; then
+        printf '/var/cache/transhume/%s\n' "$1"
+    else
+        printf '%s/transhume/%s\n' "${XDG_CACHE_HOME:-$HOME/.cache}" "$1"
+    fi
+}
+
+# Whether a version, which may be empty, is `least` or newer.
+at_least() { # least, version
+    [ -n "$2" ] && [ "$(printf '%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]
+}
+
+# Fills the folder by `unpack`, unless it holds a program that is `new_enough`. Both are functions of the script.
+fill_cache() { # cache, program there, its name with the least version
+    local cache=$1 file=$2 wanted=$3 uri
+    if new_enough "$cache/$file"; then return; fi
+    command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null ||
+        die "neither $wanted or newer nor apt is installed: install $wanted or newer"
+    uri=$(archive)
+    [ -n "$uri" ] || die "apt has no Debian archive on this machine: install $wanted or newer"
+
+    mkdir -p "$(dirname "$cache")"
+    exec 9>"$cache.lock"
+    flock 9
+    if new_enough "$cache/$file"; then return; fi
+    fresh=$(mktemp -d "$cache.XXXXXX")
+    trap 'rm -rf -- "$fresh"' EXIT
+    chmod 755 "$fresh"
+    unpack "$fresh" "$cache" "$uri"
+    rm -rf "$cache"
+    mv "$fresh" "$cache"
+    new_enough "$cache/$file" || die "the archive has nothing as new as $wanted that runs here"
+}
+
 # The Debian archive of this machine's apt.
 archive() {
     apt-get indextargets --format '$(ORIGIN) $(LABEL) $(REPO_URI)' 'Created-By: Packages' |

@@ -21,25 +21,10 @@ readonly suites='bookworm bookworm-backports'
 # shellcheck source=scripts/private-apt.sh
 . "$(dirname "$0")/private-apt.sh"
 
-die() {
-    printf 'qemu-10.sh: %s\n' "$*" >&2
-    exit 1
-}
-
-cache_folder() {
-    if [ -n "${TRANSHUME_QEMU_CACHE:-}" ]; then
-        printf '%s\n' "$TRANSHUME_QEMU_CACHE"
-    elif [ "$(id -u)" = 0 ]; then
-        printf '/var/cache/transhume/qemu-10\n'
-    else
-        printf '%s/transhume/qemu-10\n' "${XDG_CACHE_HOME:-$HOME/.cache}"
-    fi
-}
-
 new_enough() { # program
     local version
     version=$("$1" --version 2>/dev/null | sed -n 's/^QEMU emulator version \([0-9.]*\).*/\1/p')
-    [ -n "$version" ] && [ "$(printf '%s\n' "$least" "$version" | sort -V | head -n 1)" = "$least" ]
+    at_least "$least" "$version"
 }
 
 # The system's loader and C library run it: those in the packages are of the same release or older.
@@ -72,33 +57,16 @@ unpack() { # folder, folder where it will lie, archive
 }
 
 main() {
-    local cache installed uri
-    cache=$(cache_folder)
+    local cache installed
     if installed=$(command -v "$program") && new_enough "$installed"; then
         printf '%s\n' "$installed"
         return
     fi
-    if new_enough "$cache/$program"; then
-        printf '%s\n' "$cache/$program"
-        return
-    fi
-    [ "${1:-}" != find ] || die "QEMU $least is not here: scripts/qemu-10.sh unpacks it"
-    command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null ||
-        die "neither QEMU $least or newer nor apt is installed: install QEMU $least or newer"
-    uri=$(archive)
-    [ -n "$uri" ] || die "apt has no Debian archive on this machine: install QEMU $least or newer"
-
-    mkdir -p "$(dirname "$cache")"
-    exec 9>"$cache.lock"
-    flock 9
-    if ! new_enough "$cache/$program"; then
-        fresh=$(mktemp -d "$cache.XXXXXX")
-        trap 'rm -rf -- "$fresh"' EXIT
-        chmod 755 "$fresh"
-        unpack "$fresh" "$cache" "$uri"
-        rm -rf "$cache"
-        mv "$fresh" "$cache"
-        new_enough "$cache/$program" || die "the archive's QEMU is older than $least or does not run here"
+    cache=$(cache_folder qemu-10 "${TRANSHUME_QEMU_CACHE:-}")
+    if [ "${1:-}" = find ]; then
+        new_enough "$cache/$program" || die "QEMU $least is not here: scripts/qemu-10.sh unpacks it"
+    else
+        fill_cache "$cache" "$program" "QEMU $least"
     fi
     printf '%s\n' "$cache/$program"
 }
