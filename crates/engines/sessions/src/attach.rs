@@ -184,8 +184,10 @@ impl Attachment {
         true
     }
 
-    /// Sends the last messages of this connection. A waiting packet that the node does not accept stays for the next one.
+    /// Sends the last messages of this connection. A waiting packet that the node does not accept stays for the next one. Messages that
+    /// nobody has taken yet are dropped, since a held session must not act; the node repeats them over the next connection.
     fn suspend(&mut self, since: Instant, last: Option<&ToNode>) {
+        self.heard.clear();
         if let State::Attached(socket) = self.replace_with_detached() {
             self.waiting = self.waiting.take().filter(|packet| !send_in_time(&socket, packet));
             last.map(|last| send_in_time(&socket, &attach::encode(last)));

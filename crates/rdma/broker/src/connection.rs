@@ -322,7 +322,8 @@ fn ask_directory(shared: &Shared, asker: Member, number: u64, request: Request) 
     }
 }
 
-/// Sends the queued messages to a process until the queue closes. Calls `part` after a `Suspend`.
+/// Sends the queued messages to a process until the queue closes. Calls `part` after a `Suspend`, and sends nothing afterwards: the process
+/// closes its connection then, and its last messages would not be read if a message to it failed.
 async fn tell(
     mut waiting: mpsc::Receiver<Outgoing>,
     socket: &AsyncFd<OwnedFd>,
@@ -332,8 +333,10 @@ async fn tell(
         send(socket, outgoing.message(), outgoing.descriptors()).await?;
         if matches!(outgoing.message(), ToProcess::Suspend) {
             part();
+            break;
         }
     }
+    while waiting.recv().await.is_some() {}
     Ok(())
 }
 

@@ -355,6 +355,22 @@ fn a_lagging_first_process_is_disconnected_and_attaches_again() {
     assert_eq!(init.hear().0, ToProcess::SayAgain);
 }
 
+/// A message that fails because the process has closed would hide the last ones of the process.
+#[test]
+fn a_process_that_is_told_to_suspend_is_told_no_more() {
+    let (fabric, id) = (LocalFabric::new(1).unwrap(), SessionId(5));
+    let instance = fabric.add_instance(0).unwrap();
+    let init = Process::attach(&instance, Role::Console, None);
+    thread::scope(|scope| {
+        let suspending = scope.spawn(|| fabric.suspend(&instance).unwrap());
+        assert_eq!(init.hear().0, ToProcess::Suspend);
+        fabric.broker(0).unwrap().tell_session(instance.id(), Server::Console, id, ToSession::Leave);
+        assert!(!says_something(&init.socket, 200));
+        drop(init);
+        suspending.join().unwrap();
+    });
+}
+
 /// Writes numbered pieces until the socket accepts none for a while, and returns their total number.
 fn write_until_held(init: &Process, mut written: u64) -> u64 {
     let takes = |milliseconds| {
