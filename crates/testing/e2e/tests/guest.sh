@@ -60,7 +60,10 @@ fi
 
 if [ ! "$deaf" ]; then
     mkdir -p /etc/acpi/PWRF
-    printf '#!/bin/sh\nexec poweroff -f\n' >/etc/acpi/PWRF/00000080
+    # Without power, the count could not write: it ends first.
+    power='touch /tmp/off'
+    [ "$shell" ] && power='poweroff -f'
+    printf '#!/bin/sh\nexec %s\n' "$power" >/etc/acpi/PWRF/00000080
     chmod +x /etc/acpi/PWRF/00000080
     acpid -l /tmp/acpid.log
 fi
@@ -84,7 +87,7 @@ install_tools() {
 }
 
 number=0
-while :; do
+while [ ! -e /tmp/off ]; do
     number=$((number + 1))
     [ "$number" = 2 ] && [ -x /agent ] && /agent &
     [ "$number" = 2 ] && [ "$seed" ] && install_tools &
@@ -96,3 +99,4 @@ while :; do
     echo "count $number ."
     usleep 100000
 done
+poweroff -f

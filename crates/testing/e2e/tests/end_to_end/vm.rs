@@ -111,10 +111,12 @@ impl Booted {
         self.lab.settled(NAME).map(drop)
     }
 
-    /// The emulators of the lab: of machines that came from another host, or of others.
+    /// The emulators of the machine: those that began with what came from another host, or others.
     fn emulators(&self, is_incoming: bool) -> Vec<lab::process::Identity> {
+        let name = format!("guest={NAME}");
         self.lab.find(|words| {
             words.first().is_some_and(|word| word.contains("qemu-system"))
+                && words.contains(&name.as_str())
                 && words.contains(&"-incoming") == is_incoming
         })
     }
@@ -191,10 +193,13 @@ fn a_machine_moves_between_releases_of_qemu_while_it_writes_fast() -> Result<()>
     let newer = guest::qemu_10()?;
     let booted = Booted::begin(&[], "dirty=16")?;
     booted.restart("h2", &["--move-bandwidth", "16", "--qemu", newer.to_str().context("a path")?])?;
+    let folder = newer.parent().context("a folder")?;
     for host in ["h2", "h1", "h2"] {
         booted.lab.move_to(NAME, host)?;
         booted.answers()?;
         booted.counts_on()?;
+        let is_newer = |words: &[&str]| words.first().is_some_and(|word| Path::new(word).starts_with(folder));
+        ensure!(host != "h2" || !booted.lab.find(is_newer).is_empty(), "{} does not run", newer.display());
     }
     Ok(())
 }
@@ -266,7 +271,7 @@ fn a_machine_runs_on_if_the_destinations_emulator_or_node_dies() -> Result<()> {
     // Without its emulator, nothing is left of it anywhere.
     let mut moving = booted.lab.begin_move(NAME, "h1")?;
     booted.lab.eventually("the other emulator is there", || Ok(booted.emulators(true).len() == 2))?;
-    let source = booted.emulators(true).into_iter().min_by_key(|process| process.pid);
+    let source = booted.emulators(true).into_iter().min_by_key(|process| process.start_time);
     // SAFETY: no memory is passed; the process is one of this lab's.
     source.iter().for_each(|source| unsafe {
         libc::kill(source.pid, libc::SIGKILL);
