@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use crate::COORDINATOR;
-use crate::tls::{CONNECT_LIMIT, Stream};
+use crate::tls::{CONNECT_LIMIT, Stream, wire};
 use crate::token::Fingerprint;
 
 /// Connects over `tcp` to the coordinator with the authority of this fingerprint.
@@ -28,8 +28,7 @@ pub async fn connect(tcp: TcpStream, authority: Fingerprint) -> io::Result<Strea
         .with_custom_certificate_verifier(verifier)
         .with_no_client_auth();
     let name = ServerName::try_from(COORDINATOR).map_err(io::Error::other)?;
-    tcp.set_nodelay(true)?;
-    let connecting = TlsConnector::from(Arc::new(config)).connect(name, tcp);
+    let connecting = TlsConnector::from(Arc::new(config)).connect(name, wire(tcp)?);
     Ok(Stream::to_acquaintance(timeout(CONNECT_LIMIT, connecting).await??.into()))
 }
 

@@ -12,7 +12,7 @@ use rustls::client::Resumption;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, BufReader, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
@@ -26,7 +26,16 @@ use crate::{disbelief, frame};
 pub struct Stream {
     /// None if the peer has no certificate, or was authenticated otherwise. It is dropped before the connection is closed.
     pass: Option<Pass>,
-    tls: TlsStream<TcpStream>,
+    tls: TlsStream<Wire>,
+}
+
+/// A connection below the encryption. Without its buffer, rustls would read 4 KiB at a time.
+pub(crate) type Wire = BufReader<TcpStream>;
+
+/// The wire over `tcp`. Its buffer holds two records of TLS; a coordinator has one for each node.
+pub(crate) fn wire(tcp: TcpStream) -> io::Result<Wire> {
+    tcp.set_nodelay(true)?;
+    Ok(BufReader::with_capacity(32 * 1024, tcp))
 }
 
 /// Time limit for establishing a connection.
@@ -115,8 +124,7 @@ impl Endpoint {
         let server = ServerName::try_from(peer.to_owned()).map_err(io::Error::other)?;
         let connecting = async {
             let tcp = TcpStream::connect(address).await?;
-            tcp.set_nodelay(true)?;
-            let connected = self.connector.connect(server, tcp).await;
+            let connected = self.connector.connect(server, wire(tcp)?).await;
             let connected = connected.map_err(|error| disbelief::of_another(error, address, peer));
             let connected = connected.map_err(in_our_words)?;
             let stream = self.known(connected.into())?;
@@ -150,24 +158,23 @@ impl Endpoint {
     /// # Errors
     /// If it takes too long, or the peer has a certificate of another cluster.
     pub async fn accept_any(&self, tcp: TcpStream) -> io::Result<(Stream, Option<Peer>)> {
-        tcp.set_nodelay(true)?;
-        let accepted = timeout(CONNECT_LIMIT, self.acceptor.accept(tcp)).await?;
+        let accepted = timeout(CONNECT_LIMIT, self.acceptor.accept(wire(tcp)?)).await?;
         let stream = self.known(accepted.map_err(disbelief::of_dialler).map_err(in_our_words)?.into())?;
         let peer = stream.peer().cloned();
         Ok((stream, peer))
     }
 
     /// The connection, registered with the gate if the peer has a certificate.
-    fn known(&self, tls: TlsStream<TcpStream>) -> io::Result<Stream> {
+    fn known(&self, tls: TlsStream<Wire>) -> io::Result<Stream> {
         let peer = peer_of(&tls)?;
-        let pass = peer.map(|peer| self.gate.note(peer, tls.get_ref().0));
+        let pass = peer.map(|peer| self.gate.note(peer, tls.get_ref().0.get_ref()));
         Ok(Stream { pass, tls })
     }
 }
 
 impl Stream {
     /// A connection whose peer was authenticated by other means than a certificate.
-    pub(crate) fn to_acquaintance(tls: TlsStream<TcpStream>) -> Self {
+    pub(crate) fn to_acquaintance(tls: TlsStream<Wire>) -> Self {
         Self { pass: None, tls }
     }
 
@@ -195,7 +202,7 @@ impl Stream {
     /// # Errors
     /// If the connection is lost.
     pub fn peer_address(&self) -> io::Result<SocketAddr> {
-        self.tls.get_ref().0.peer_addr()
+        self.tls.get_ref().0.get_ref().peer_addr()
     }
 
     /// Limits the unsent bytes in the kernel's send buffer, to bound the delay of
@@ -204,7 +211,8 @@ impl Stream {
     /// # Errors
     /// Those of the system call.
     pub fn limit_unsent(&self, bytes: u32) -> io::Result<()> {
-        let (tcp, length) = (self.tls.get_ref().0.as_raw_fd(), size_of_val(&bytes) as libc::socklen_t);
+        let (tcp, length) =
+            (self.tls.get_ref().0.get_ref().as_raw_fd(), size_of_val(&bytes) as libc::socklen_t);
         let (option, value) = (libc::TCP_NOTSENT_LOWAT, (&raw const bytes).cast());
         // SAFETY: the value is live and has the given length.
         let result = unsafe { libc::setsockopt(tcp, libc::IPPROTO_TCP, option, value, length) };
@@ -258,7 +266,7 @@ fn in_our_words(error: io::Error) -> io::Error {
 }
 
 /// The peer, from its certificate, if it has one.
-fn peer_of(tls: &TlsStream<TcpStream>) -> io::Result<Option<Peer>> {
+fn peer_of(tls: &TlsStream<Wire>) -> io::Result<Option<Peer>> {
     let (_, connection) = tls.get_ref();
     let certificate = connection.peer_certificates().and_then(<[CertificateDer<'_>]>::first);
     let Some(certificate) = certificate else { return Ok(None) };

@@ -104,7 +104,9 @@ impl Shared {
     fn receive(&self) {
         let mut packet = [0; 128];
         while !self.stopped() {
-            let Ok((length, _)) = net::recv(&self.socket, &mut packet[..], RecvFlags::empty()) else { continue };
+            let Ok((length, _)) = net::recv(&self.socket, &mut packet[..], RecvFlags::empty()) else {
+                continue;
+            };
             if let Some(sequence) = (self.form.decode)(&packet[..length]) {
                 self.gaps().note(sequence, Instant::now());
             }

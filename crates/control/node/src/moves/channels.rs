@@ -21,6 +21,7 @@ use fabric::Vid;
 use moves::{HostName, MoveId};
 use rpc::Stream;
 use rpc::wire::Opening;
+use rustix::net::sockopt::set_socket_send_buffer_size_force;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::runtime::Handle;
@@ -38,6 +39,9 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
 /// The number of bytes that a relay reads at once.
 const PART: usize = 256 * 1024;
+
+/// The bytes between the engine and its relay, so that neither waits for each part that the other passes on.
+const BUFFER: usize = 256 * 1024;
 
 /// The channels of one side of a move.
 pub struct ChannelSet {
@@ -123,6 +127,10 @@ impl ChannelSet {
     /// Relays between `stream` and the engine's end, which it returns. It must be called within the node's runtime.
     fn relay(self: &Arc<Self>, stream: Stream) -> io::Result<OwnedFd> {
         let (near, far) = StdUnixStream::pair()?;
+        for end in [&near, &far] {
+            // Without the right to do so, the buffers stay small.
+            let _refused = set_socket_send_buffer_size_force(end, BUFFER);
+        }
         far.set_nonblocking(true)?;
         let relaying = tokio::spawn(relay(self.clone(), UnixStream::from_std(far)?, stream));
         let mut state = self.lock();

@@ -17,9 +17,11 @@ impl Pacing {
         Self { limit, next: Instant::now() }
     }
 
-    /// Waits until sending is allowed.
+    /// Waits until sending is allowed. The runtime's timers count in whole milliseconds, so nothing waits for a time that has passed.
     pub async fn ready(&self) {
-        sleep_until(self.next).await;
+        if self.next > Instant::now() {
+            sleep_until(self.next).await;
+        }
     }
 
     /// Counts bytes that have just been sent.

@@ -127,15 +127,15 @@ impl<'a> Ours<'a> {
         Ok((self.traced.pause_since(begin)?, total))
     }
 
+    /// The machine's QEMU, when that on the host of before has ended.
     fn emulator(&self) -> Result<Identity> {
         // Those of the peer have no TAP.
         let is_ours = |words: &[&str]| {
             words.first().is_some_and(|word| word.contains("qemu-system"))
                 && words.iter().any(|word| word.starts_with("tap,"))
         };
-        let found = self.lab.find(is_ours);
-        ensure!(found.len() == 1, "{found:?}");
-        Ok(found[0])
+        self.lab.eventually("one emulator is left", || Ok(self.lab.find(is_ours).len() == 1))?;
+        self.lab.find(is_ours).pop().context("the emulator has ended")
     }
 }
 
