@@ -13,6 +13,7 @@ use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -27,6 +28,9 @@ use crate::stall::Transfer;
 
 /// How often the state of jobs is asked for.
 const LOOK: Duration = Duration::from_millis(20);
+
+/// How long the other host may take to greet.
+const GREETING: Duration = Duration::from_secs(2);
 
 /// The name under which QEMU gets the socket of its NBD server.
 const SERVER: &str = "nbd";
@@ -57,16 +61,15 @@ pub fn begin(
     goes_on: &dyn Fn() -> bool,
 ) -> Result<()> {
     for disk in disks {
-        let channel = channels.connect(&disk.node())?;
+        let channel = UnixStream::from(channels.connect(&disk.node())?);
         let (mut qmp, number) = (lock(qmp), disk.number);
         qmp.give(&disk.node(), channel.as_fd())?;
-        lock(&open.0).push(channel.into());
+        lock(&open.0).push(channel.try_clone()?);
         let server = json!({ "type": "fd", "str": disk.node() });
         let target = target(number);
-        qmp.execute(
-            "blockdev-add",
-            json!({ "driver": "nbd", "node-name": target, "server": server, "export": disk.node() }),
-        )?;
+        let options =
+            json!({ "driver": "nbd", "node-name": target, "server": server, "export": disk.node() });
+        or_cut(&channel, || qmp.execute("blockdev-add", options))?;
         // Blocks of a base image are on both hosts.
         let sync = if disk.base.is_some() { "top" } else { "full" };
         qmp.execute(
@@ -83,6 +86,21 @@ pub fn begin(
         thread::sleep(LOOK);
     }
     Ok(())
+}
+
+/// Cuts the channel unless `greet` is done in time: QEMU does nothing else while it greets the other host, so the guest stands still.
+fn or_cut<T>(channel: &UnixStream, greet: impl FnOnce() -> T) -> T {
+    let (done, ended) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            if ended.recv_timeout(GREETING) == Err(RecvTimeoutError::Timeout) {
+                let _closed = channel.shutdown(Shutdown::Both);
+            }
+        });
+        let greeted = greet();
+        drop(done);
+        greeted
+    })
 }
 
 /// Whether all mirrors have all blocks.
@@ -226,4 +244,24 @@ fn job(number: usize) -> String {
 
 fn target(number: usize) -> String {
     format!("target{number}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn a_silent_host_is_not_waited_for_and_a_prompt_one_keeps_its_channel() {
+        let (mut near, far) = UnixStream::pair().unwrap();
+        or_cut(&near, || ());
+        near.set_nonblocking(true).unwrap();
+        assert_eq!(near.read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        let begun = Instant::now();
+        let mut silent = far.try_clone().unwrap();
+        assert_eq!(or_cut(&far, || silent.read(&mut [0]).unwrap()), 0);
+        assert!(begun.elapsed() >= GREETING);
+    }
 }
