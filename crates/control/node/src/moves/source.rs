@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use broker::Broker;
 use engine_api::{Dump, Error, Intent, Report, State};
 use fabric::{Epoch, InstanceId, Vid};
+use instance::Kind;
 use moves::journal::Exit;
 use moves::node::{Input, Outcome};
 use moves::protocol::Suspension;
@@ -26,6 +27,13 @@ use crate::links::Pool;
 
 /// How long the instance's processes may take to suspend.
 const SUSPEND_LIMIT: Duration = Duration::from_secs(5);
+
+/// The same for programs in a guest, whose processors may be emulated and many times slower.
+const SUSPEND_LIMIT_IN_GUESTS: Duration = Duration::from_secs(15);
+
+fn suspend_limit(kind: Kind) -> Duration {
+    if kind == Kind::Vm { SUSPEND_LIMIT_IN_GUESTS } else { SUSPEND_LIMIT }
+}
 
 /// The operations of the host that an instance leaves.
 pub struct Source {
@@ -95,7 +103,7 @@ impl Source {
             self.agent.uplink().measured(id, Measurement::Turn { waited_us: micros(asked.elapsed()) });
         }
         // Processes that have suspended by then attach again when the broker listens again.
-        let suspending = self.broker.suspend(live.id(vid), SUSPEND_LIMIT);
+        let suspending = self.broker.suspend(live.id(vid), suspend_limit(live.kind));
         let report = cancel.unless(suspending).await.ok_or("cancelled")??;
         if let Some((_, Side::Host(destination))) = &leaving {
             let active = report.processes.iter().flat_map(|process| &process.active_peers);

@@ -39,6 +39,11 @@ fn heal(lab: &TestLab, cast: &Cast) -> Result<()> {
 fn changing_memory_arrives_unchanged_and_the_risk_is_reported() -> Result<()> {
     let _shared = e2e::shared();
     let (lab, stop) = (TestLab::up(2)?, Signal::new("changing"));
+    // So slow that the program needs some pages before they come by themselves.
+    for host in ["h1", "h2"] {
+        lab.lab.kill(host.parse()?)?;
+        lab.lab.start_with(host.parse()?, &["--move-bandwidth", "32"])?;
+    }
     let mut program = start(&lab, NAME, (64, 48), &stop)?;
     let moved = lab.transhume(&["move", NAME, "h2", "--post-copy"])?.success()?;
     let risk = moved.lines.first().is_some_and(|line| line.contains("if its source fails"));
