@@ -1,0 +1,101 @@
+//! Search of large problems: random changes, of which worse ones are accepted the less the longer the search goes on.
+
+use fastrand::Rng;
+
+use crate::effort::Effort;
+use crate::problem::Cost;
+use crate::state::State;
+
+/// Steps between two looks at the effort.
+const TURN: u64 = 2048;
+
+/// How many changes are drawn for the first temperature.
+const SAMPLES: usize = 20_000;
+
+/// Settings of a search.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// The first temperature, as a part of the mean cost of a change for the worse.
+    pub begin: f64,
+    /// The last temperature, as a part of the first.
+    pub end: f64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let get =
+            |name: &str, or: f64| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(or);
+        Self { begin: get("BEGIN", 0.02), end: get("END", 1e-5) }
+    }
+}
+
+/// Searches until the effort is spent. The result is never worse than the start.
+pub fn anneal(state: &mut State<'_>, settings: Settings, effort: &mut dyn Effort, rng: &mut Rng) {
+    let (start, start_cost) = (state.places().to_vec(), state.cost());
+    let first = mean_loss(state, rng) * settings.begin;
+    let mut best = (start_cost, start);
+    loop {
+        let spent = effort.spent(TURN);
+        if spent >= 1.0 {
+            break;
+        }
+        let temperature = first * settings.end.powf(spent);
+        for _ in 0..TURN {
+            let bound = (-temperature * rng.f64().max(f64::MIN_POSITIVE).ln()) as Cost;
+            step(state, bound, rng);
+        }
+        if spent > 0.5 && state.cost() < best.0 {
+            best = (state.cost(), state.places().to_vec());
+        }
+    }
+    if best.0 < state.cost() {
+        for (item, place) in best.1.iter().enumerate() {
+            state.shift(item, *place as usize);
+        }
+    }
+}
+
+/// One random change, if it costs at most `bound`.
+fn step(state: &mut State<'_>, bound: Cost, rng: &mut Rng) {
+    let (items, places) = (state.problem.items, state.problem.places);
+    let item = rng.usize(..items);
+    match rng.u8(..) {
+        ..128 => {
+            let to = wish(state, item, rng).unwrap_or_else(|| rng.usize(..places));
+            if state.shift_delta(item, to).is_some_and(|delta| delta <= bound) {
+                state.shift(item, to);
+            }
+        }
+        _ => {
+            let other = rng.usize(..items);
+            if state.swap_delta(item, other).is_some_and(|delta| delta <= bound) {
+                state.swap(item, other);
+            }
+        }
+    }
+}
+
+/// The place of an item that it has traffic with, half of the time.
+fn wish(state: &State<'_>, item: usize, rng: &mut Rng) -> Option<usize> {
+    let neighbours = state.problem.neighbours_of(item);
+    if neighbours.is_empty() || rng.bool() {
+        return None;
+    }
+    state.place_of(neighbours[rng.usize(..neighbours.len())].item as usize)
+}
+
+/// The mean cost of random changes for the worse.
+fn mean_loss(state: &mut State<'_>, rng: &mut Rng) -> f64 {
+    let (items, places) = (state.problem.items, state.problem.places);
+    let (mut sum, mut count) = (0.0, 0_u32);
+    for _ in 0..SAMPLES {
+        let delta = match rng.bool() {
+            true => state.shift_delta(rng.usize(..items), rng.usize(..places)),
+            false => state.swap_delta(rng.usize(..items), rng.usize(..items)),
+        };
+        if let Some(delta) = delta.filter(|delta| *delta > 0) {
+            (sum, count) = (sum + delta as f64, count + 1);
+        }
+    }
+    sum / f64::from(count.max(1))
+}

@@ -1,0 +1,22 @@
+//! Finds cheap placements of items at places, by local search from a given placement. It does no IO and reads no clock.
+//!
+//! * [`problem`]: what a problem is made of. [`effort`]: how long a search goes on.
+//! * [`solve`]: the search. `breakout` searches small problems, `anneal` large ones.
+//! * [`order`]: an order of moves to a placement.
+//! * `compact`: a problem in flat arrays. `state`: a placement with its cost. `sets`: constraints of sets. `attraction`: traffic as a table.
+
+mod anneal;
+mod attraction;
+mod breakout;
+mod compact;
+pub mod effort;
+mod neighbourhood;
+pub mod order;
+pub mod problem;
+mod race;
+mod sets;
+mod solve;
+mod state;
+mod tabu;
+
+pub use solve::{Placement, evaluate, solve};
