@@ -12,34 +12,26 @@ const TURN: u64 = 2048;
 /// How many changes are drawn for the first temperature.
 const SAMPLES: usize = 20_000;
 
-/// Settings of a search.
-#[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    /// The first temperature, as a part of the mean cost of a change for the worse.
-    pub begin: f64,
-    /// The last temperature, as a part of the first.
-    pub end: f64,
-}
+/// The first temperature, in mean costs of random changes for the worse: a few changes cost far more than most, and decide.
+const FIRST: f64 = 30.0;
 
-impl Default for Settings {
-    fn default() -> Self {
-        let get =
-            |name: &str, or: f64| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(or);
-        Self { begin: get("BEGIN", 0.02), end: get("END", 1e-5) }
-    }
-}
+/// The last temperature, as a quantile of those costs.
+const LAST: f64 = 0.01;
 
 /// Searches until the effort is spent. The result is never worse than the start.
-pub fn anneal(state: &mut State<'_>, settings: Settings, effort: &mut dyn Effort, rng: &mut Rng) {
+pub fn anneal(state: &mut State<'_>, effort: &mut dyn Effort, rng: &mut Rng) {
     let (start, start_cost) = (state.places().to_vec(), state.cost());
-    let first = mean_loss(state, rng) * settings.begin;
+    let losses = losses(state, rng);
+    let mean = losses.iter().sum::<Cost>() as f64 / losses.len().max(1) as f64;
+    let least = losses.get((losses.len() as f64 * LAST) as usize).map_or(1.0, |loss| *loss as f64);
+    let (first, last) = (mean * FIRST, least);
     let mut best = (start_cost, start);
     loop {
         let spent = effort.spent(TURN);
         if spent >= 1.0 {
             break;
         }
-        let temperature = first * settings.end.powf(spent);
+        let temperature = first * (last / first).powf(spent);
         for _ in 0..TURN {
             let bound = (-temperature * rng.f64().max(f64::MIN_POSITIVE).ln()) as Cost;
             step(state, bound, rng);
@@ -84,18 +76,14 @@ fn wish(state: &State<'_>, item: usize, rng: &mut Rng) -> Option<usize> {
     state.place_of(neighbours[rng.usize(..neighbours.len())].item as usize)
 }
 
-/// The mean cost of random changes for the worse.
-fn mean_loss(state: &mut State<'_>, rng: &mut Rng) -> f64 {
+/// The costs of random changes for the worse, in ascending order.
+fn losses(state: &mut State<'_>, rng: &mut Rng) -> Vec<Cost> {
     let (items, places) = (state.problem.items, state.problem.places);
-    let (mut sum, mut count) = (0.0, 0_u32);
-    for _ in 0..SAMPLES {
-        let delta = match rng.bool() {
-            true => state.shift_delta(rng.usize(..items), rng.usize(..places)),
-            false => state.swap_delta(rng.usize(..items), rng.usize(..items)),
-        };
-        if let Some(delta) = delta.filter(|delta| *delta > 0) {
-            (sum, count) = (sum + delta as f64, count + 1);
-        }
-    }
-    sum / f64::from(count.max(1))
+    let mut change = |_| match rng.bool() {
+        true => state.shift_delta(rng.usize(..items), rng.usize(..places)),
+        false => state.swap_delta(rng.usize(..items), rng.usize(..items)),
+    };
+    let mut losses: Vec<Cost> = (0..SAMPLES).filter_map(&mut change).filter(|delta| *delta > 0).collect();
+    losses.sort_unstable();
+    losses
 }

@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 
-use crate::anneal::{self, anneal};
+use crate::anneal::anneal;
 use crate::compact::{Compact, NOWHERE};
 use crate::effort::Effort;
 use crate::neighbourhood::Neighbourhood;
@@ -37,7 +37,7 @@ pub fn solve(problem: &Problem, effort: &mut dyn Effort, seed: u64) -> Placement
         let places = race::run(Neighbourhood::new(state, rng), effort);
         return evaluate_compact(problem, &places);
     }
-    anneal(&mut state, anneal::Settings::default(), effort, &mut rng);
+    anneal(&mut state, effort, &mut rng);
     placement(&state)
 }
 
