@@ -1,0 +1,217 @@
+//! A better placement of running instances, as an ordered list of moves.
+//!
+//! * `model`: the cluster as a problem of the solver. `score`: a placement's figures for people.
+
+mod model;
+mod score;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use fabric::Vid;
+use moves::HostName;
+use solver::effort::Steps;
+use solver::order::{Move, order};
+use solver::{evaluate, solve};
+
+use crate::{Loads, Refusal, View};
+use model::Model;
+pub use score::Score;
+
+/// What a better placement is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Aim {
+    /// Processors and memory are used evenly.
+    Balance,
+    /// Instances that talk share a host, as far as their hosts are not overloaded.
+    Traffic,
+    /// As few hosts as possible have instances.
+    Consolidate,
+    /// This host has no instances.
+    Evacuate(HostName),
+}
+
+/// Bounds of an improvement.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// The number of moves.
+    pub moves: usize,
+    /// The number of moves at the same time.
+    pub at_once: usize,
+    /// The time, in seconds, within which a move must pay for itself.
+    pub horizon: u64,
+    /// The solver's steps.
+    pub steps: u64,
+    /// The solver's seed.
+    pub seed: u64,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { moves: usize::MAX, at_once: 4, horizon: 600, steps: 2_000_000, seed: 1 }
+    }
+}
+
+/// One move.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The instance.
+    pub vid: Vid,
+    /// Its host before.
+    pub from: HostName,
+    /// Its host afterwards.
+    pub to: HostName,
+    /// The bytes that the move copies.
+    pub copied: u64,
+    /// The figures after this move.
+    pub after: Score,
+    /// Whether the instance goes on to another host in a later step: it makes room.
+    pub is_detour: bool,
+}
+
+/// Moves to a better placement.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Improvement {
+    /// The figures now.
+    pub before: Score,
+    /// The moves in waves: those of one wave may run at the same time. Without any, no move pays.
+    pub waves: Vec<Vec<Step>>,
+    /// Instances that stay for a reason of their own.
+    pub pinned: Vec<(Vid, String)>,
+    /// Instances that would be better elsewhere, but that no order of moves brings there.
+    pub stuck: Vec<Vid>,
+}
+
+impl Improvement {
+    /// The figures when all moves are done.
+    #[must_use]
+    pub fn after(&self) -> &Score {
+        self.waves.iter().flatten().last().map_or(&self.before, |step| &step.after)
+    }
+}
+
+/// Searches for a placement that is so much better that its moves pay.
+///
+/// # Errors
+/// If a host that is to be empty is unknown, or one of its instances fits nowhere else.
+pub fn improve(
+    view: &View<'_>,
+    loads: &Loads,
+    aim: &Aim,
+    bounds: &Bounds,
+) -> Result<Improvement, Refusal> {
+    let places = match aim {
+        Aim::Consolidate => consolidated(view, loads, bounds),
+        Aim::Evacuate(host) => {
+            if !view.hosts.contains_key(host) {
+                return Err(Refusal::NotConnected(host.clone()));
+            }
+            let empty = BTreeSet::from([host.clone()]);
+            let found = searched(view, loads, aim, bounds, &empty, 1);
+            found.ok_or_else(|| Refusal::NowhereToGo(host.clone()))?
+        }
+        Aim::Balance | Aim::Traffic => affordable(view, loads, aim, bounds),
+    };
+    Ok(ordered(view, loads, aim, bounds, &places))
+}
+
+/// Where each instance that may move is to be.
+type Places = BTreeMap<Vid, HostName>;
+
+/// A placement with no more moves than allowed, if there is one when moves cost several times as much as they do; else the best one, of
+/// whose moves some are made.
+fn affordable(view: &View<'_>, loads: &Loads, aim: &Aim, bounds: &Bounds) -> Places {
+    let none = BTreeSet::new();
+    let attempt = |weight| searched(view, loads, aim, bounds, &none, weight);
+    let best = attempt(1).unwrap_or_default();
+    if moved(view, &best) <= bounds.moves {
+        return best;
+    }
+    let is_some = |places: &Places| (1..=bounds.moves).contains(&moved(view, places));
+    [4, 16, 64].into_iter().filter_map(attempt).find(is_some).unwrap_or(best)
+}
+
+fn moved(view: &View<'_>, places: &Places) -> usize {
+    let moves = |(vid, to): &(&Vid, &HostName)| view.instances.get(vid).is_some_and(|at| at.host != *to);
+    places.iter().filter(moves).count()
+}
+
+/// Empties hosts, the one with the fewest instances first, as long as their instances fit elsewhere without overload.
+fn consolidated(view: &View<'_>, loads: &Loads, bounds: &Bounds) -> Places {
+    const ATTEMPTS: usize = 32;
+    let mut candidates: Vec<_> = view.usable().map(|host| (view.instances_on(host), host)).collect();
+    candidates.retain(|(count, _)| *count > 0);
+    candidates.sort();
+    let (mut empty, mut best) = (BTreeSet::new(), Places::new());
+    for (_, host) in candidates.into_iter().take(ATTEMPTS) {
+        let mut more = empty.clone();
+        more.insert(host.clone());
+        let Some(places) = searched(view, loads, &Aim::Consolidate, bounds, &more, 1) else { continue };
+        let overload = |places: &Places| Score::of(view, loads, places).overload;
+        if overload(&places) <= overload(&Places::new()) && moved(view, &places) <= bounds.moves {
+            (empty, best) = (more, places);
+        }
+    }
+    best
+}
+
+/// The cheapest placement found in which the hosts `empty` have no instances that could go elsewhere; `None` if some of these fit nowhere.
+fn searched(
+    view: &View<'_>,
+    loads: &Loads,
+    aim: &Aim,
+    bounds: &Bounds,
+    empty: &BTreeSet<HostName>,
+    move_weight: u64,
+) -> Option<Places> {
+    let model = Model::new(view, loads, aim, bounds, empty, move_weight);
+    let problem = model.problem();
+    let found = solve(&problem, &mut Steps::new(bounds.steps), bounds.seed);
+    let stay = evaluate(&problem, &model.starts());
+    let is_better = found.violations < stay.violations || found.cost < stay.cost || !empty.is_empty();
+    let places = if is_better { found.places } else { model.starts() };
+    model.hosts_of(&places)
+}
+
+/// The moves to `places`, in an order in which each instant obeys all constraints.
+fn ordered(view: &View<'_>, loads: &Loads, aim: &Aim, bounds: &Bounds, places: &Places) -> Improvement {
+    let none = BTreeSet::new();
+    let model = Model::new(view, loads, aim, bounds, &none, 1);
+    let order = order(&model.problem(), &model.indices_of(places), bounds.at_once);
+    let (before, mut now) = (Score::of(view, loads, &Places::new()), Places::new());
+    let mut left = worthwhile(&order.waves, bounds.moves);
+    let mut waves = Vec::new();
+    for wave in order.waves {
+        let taken: Vec<_> = wave.into_iter().take(left).collect();
+        left -= taken.len();
+        let steps = taken.into_iter().map(|step| {
+            let (vid, from, to) = (model.vid(step.item), model.host(step.from), model.host(step.to));
+            now.insert(vid, to.clone());
+            let is_detour = places.get(&vid) != Some(&to);
+            let copied = loads.needs.get(&vid).map_or(0, |need| need.copied);
+            Step { vid, from, to, copied, after: Score::of(view, loads, &now), is_detour }
+        });
+        waves.push(steps.collect::<Vec<_>>());
+    }
+    waves.retain(|wave| !wave.is_empty());
+    let stuck = order.stuck.into_iter().map(|item| model.vid(item)).collect();
+    Improvement { before, waves, pinned: model.pinned(), stuck }
+}
+
+/// How many of the moves to make: all, or the first ones that gain the most together if there are too many.
+fn worthwhile(waves: &[Vec<Move>], most: usize) -> usize {
+    let gains: Vec<_> = waves.iter().flatten().map(|step| step.gain).collect();
+    if gains.len() <= most {
+        return gains.len();
+    }
+    let mut sum = 0;
+    let sums = gains.iter().take(most).map(|gain| {
+        sum += gain;
+        sum
+    });
+    let best = sums.enumerate().max_by_key(|(index, sum)| (*sum, Reverse(*index)));
+    best.filter(|(_, sum)| *sum > 0).map_or(0, |(index, _)| index + 1)
+}
+
+#[cfg(test)]
+mod tests;

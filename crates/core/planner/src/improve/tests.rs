@@ -1,0 +1,163 @@
+use moves::placement::Placement;
+
+use super::*;
+use crate::{Amounts, Host, Instance, Need, Talk};
+
+const GIB: u64 = 1 << 30;
+
+fn vid(lid: usize) -> Vid {
+    Vid::new(lid as u16).unwrap()
+}
+
+/// Hosts with 4 processors and 16 GiB, and instances of 1 GiB.
+struct World {
+    hosts: Vec<HostName>,
+    on: Vec<usize>,
+    placements: Vec<Placement>,
+    loads: Loads,
+}
+
+impl World {
+    /// Instances on the hosts of these numbers; each uses so many thousandths of a processor.
+    fn new(hosts: usize, on: &[usize], cpu: u64) -> Self {
+        let hosts: Vec<_> = (0..hosts).map(|number| HostName::new(&format!("h{number}")).unwrap()).collect();
+        let need = Need { amounts: Amounts { cpu, memory: GIB }, copied: GIB, pinned: None };
+        let loads = Loads {
+            rooms: hosts.iter().map(|host| (host.clone(), Amounts { cpu: 4000, memory: 16 * GIB })).collect(),
+            needs: (1..=on.len()).map(|lid| (vid(lid), need.clone())).collect(),
+            talks: Vec::new(),
+        };
+        Self { hosts, on: on.to_vec(), placements: vec![Placement::default(); on.len()], loads }
+    }
+
+    fn talk(mut self, one: usize, other: usize, rate: u64) -> Self {
+        self.loads.talks.push(Talk { one: vid(one), other: vid(other), rate });
+        self
+    }
+
+    fn view(&self) -> View<'_> {
+        let up = Host { is_up: true, runs_instances: true, ..Host::default() };
+        let instances = self.on.iter().zip(&self.placements).enumerate().map(|(index, (on, placement))| {
+            (vid(index + 1), Instance { name: "job", host: &self.hosts[*on], moves_to: None, placement })
+        });
+        let hosts = self.hosts.iter().map(|host| (host.clone(), up)).collect();
+        View { hosts, instances: instances.collect(), ..View::default() }
+    }
+
+    fn improve(&self, aim: &Aim, bounds: Bounds) -> Result<Improvement, Refusal> {
+        let improvement = improve(&self.view(), &self.loads, aim, &Bounds { steps: 100_000, ..bounds })?;
+        self.check_each_instant(&improvement);
+        Ok(improvement)
+    }
+
+    /// During each wave, an instance that moves needs its memory at both hosts.
+    fn check_each_instant(&self, improvement: &Improvement) {
+        let mut at: Vec<usize> = self.on.clone();
+        for wave in &improvement.waves {
+            let mut used = vec![0; self.hosts.len()];
+            let index = |host| self.hosts.iter().position(|other| other == host).unwrap();
+            let memory = |item: usize| self.loads.needs[&vid(item + 1)].amounts.memory;
+            at.iter().enumerate().for_each(|(item, host)| used[*host] += memory(item));
+            for step in wave {
+                let item = usize::from(step.vid.lid()) - 1;
+                assert_eq!(at[item], index(&step.from));
+                used[index(&step.to)] += memory(item);
+                at[item] = index(&step.to);
+            }
+            for (host, used) in self.hosts.iter().zip(used) {
+                assert!(used <= self.loads.rooms[host].memory, "{host} has no room for {wave:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn instances_that_talk_come_together_by_the_cheaper_move() {
+    let mut world = World::new(2, &[0, 1], 500).talk(1, 2, 100 << 20);
+    world.loads.needs.get_mut(&vid(1)).unwrap().copied = 8 * GIB;
+    let found = world.improve(&Aim::Traffic, Bounds::default()).unwrap();
+    assert_eq!(found.before.traffic, 100 << 20);
+    assert_eq!((found.after().traffic, found.waves.len()), (0, 1));
+    assert_eq!((found.waves[0][0].vid, &found.waves[0][0].to), (vid(2), &world.hosts[0]));
+    let mut done = world;
+    done.on = vec![0, 0];
+    let again = done.improve(&Aim::Traffic, Bounds::default()).unwrap();
+    assert_eq!(again.waves, Vec::<Vec<Step>>::new(), "nothing moves a second time");
+}
+
+#[test]
+fn no_move_is_made_that_does_not_pay_within_the_horizon() {
+    let world = World::new(2, &[0, 1], 500).talk(1, 2, 1 << 20);
+    let within = |horizon| world.improve(&Aim::Traffic, Bounds { horizon, ..Bounds::default() }).unwrap();
+    assert_eq!(within(600).waves.len(), 0, "600 MiB are saved, and 1 GiB is copied");
+    assert_eq!(within(6000).waves.len(), 1);
+}
+
+#[test]
+fn traffic_does_not_overload_a_host() {
+    let mut world = World::new(3, &[0, 0, 0, 1, 1, 1], 1000);
+    for (one, other) in [(1, 4), (2, 5), (3, 6), (1, 5), (2, 6)] {
+        world = world.talk(one, other, 50 << 20);
+    }
+    let found = world.improve(&Aim::Traffic, Bounds::default()).unwrap();
+    assert!(found.after().traffic < found.before.traffic, "{found:?}");
+    assert_eq!(found.after().overload, 0);
+}
+
+#[test]
+fn load_is_spread_evenly_and_only_as_far_as_moves_are_allowed() {
+    let world = World::new(4, &[0; 8], 500);
+    let found = world.improve(&Aim::Balance, Bounds::default()).unwrap();
+    assert_eq!((found.before.spread, found.after().spread), (1000, 0));
+    let few = world.improve(&Aim::Balance, Bounds { moves: 2, ..Bounds::default() }).unwrap();
+    let moves = few.waves.iter().flatten().count();
+    assert!((1..=2).contains(&moves) && few.after().spread < 1000, "{few:?}");
+}
+
+#[test]
+fn few_hosts_are_used_but_none_is_overloaded() {
+    let world = World::new(4, &[0, 1, 2, 3], 1500);
+    let found = world.improve(&Aim::Consolidate, Bounds::default()).unwrap();
+    assert_eq!((found.before.hosts, found.after().hosts, found.after().overload), (4, 2, 0));
+}
+
+#[test]
+fn a_host_is_emptied_whatever_that_costs() {
+    let world = World::new(3, &[0, 0, 1], 100).talk(1, 2, 100 << 20);
+    let aim = Aim::Evacuate(world.hosts[0].clone());
+    let found = world.improve(&aim, Bounds::default()).unwrap();
+    assert!(found.waves.iter().flatten().all(|step| step.to != world.hosts[0]));
+    assert_eq!((found.waves.iter().flatten().count(), found.after().traffic), (2, 0), "they stay together");
+    let mut narrow = World::new(2, &[0, 1], 100);
+    narrow.loads.needs.get_mut(&vid(1)).unwrap().amounts.memory = 16 * GIB;
+    let refused = narrow.improve(&Aim::Evacuate(narrow.hosts[0].clone()), Bounds::default());
+    assert_eq!(refused, Err(Refusal::NowhereToGo(narrow.hosts[0].clone())));
+}
+
+#[test]
+fn pinned_instances_and_those_kept_apart_stay_where_they_must() {
+    let mut world = World::new(2, &[0, 1], 100).talk(1, 2, 100 << 20);
+    for lid in [1, 2] {
+        world.loads.needs.get_mut(&vid(lid)).unwrap().pinned = Some("its user has pinned it".into());
+    }
+    let found = world.improve(&Aim::Traffic, Bounds::default()).unwrap();
+    assert_eq!((found.waves.len(), found.pinned.len()), (0, 2));
+    let mut world = World::new(2, &[0, 1], 100).talk(1, 2, 100 << 20);
+    for placement in &mut world.placements {
+        placement.labels.insert("app".into(), "db".into());
+    }
+    world.placements[0].anti_affinity.insert("app".into());
+    assert_eq!(world.improve(&Aim::Traffic, Bounds::default()).unwrap().waves.len(), 0);
+}
+
+#[test]
+fn two_large_instances_change_places_through_a_third_host() {
+    let mut world = World::new(3, &[0, 1, 0, 1], 100).talk(1, 4, 100 << 20).talk(2, 3, 100 << 20);
+    for lid in 1..=4 {
+        world.loads.needs.get_mut(&vid(lid)).unwrap().amounts.memory = 8 * GIB;
+    }
+    let small = Amounts { cpu: 4000, memory: 8 * GIB };
+    world.loads.rooms.insert(world.hosts[2].clone(), small);
+    let found = world.improve(&Aim::Traffic, Bounds::default()).unwrap();
+    assert_eq!((found.after().traffic, found.stuck.len()), (0, 0), "{found:?}");
+}
