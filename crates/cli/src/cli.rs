@@ -24,6 +24,7 @@ mod near;
 mod net;
 mod node;
 mod pki;
+mod plan;
 mod ps;
 mod run;
 mod target;
@@ -68,6 +69,7 @@ enum Command {
     Kill(kill::Arguments),
     Hosts(hosts::Arguments),
     Host(host::Arguments),
+    Plan(plan::Arguments),
     Events(events::Arguments),
     Net(net::Arguments),
     Coordinator(coordinator::Arguments),
@@ -110,6 +112,7 @@ impl Cli {
             Command::Kill(arguments) => arguments.run(target),
             Command::Hosts(arguments) => arguments.run(target),
             Command::Host(arguments) => arguments.run(target),
+            Command::Plan(arguments) => arguments.run(target),
             Command::Events(arguments) => arguments.run(target),
             Command::Net(arguments) => arguments.run(target),
             Command::Coordinator(arguments) => arguments.run(target),

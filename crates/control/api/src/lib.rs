@@ -18,6 +18,7 @@
 
 mod client;
 mod failure;
+mod improve;
 mod line;
 mod log;
 mod members;
@@ -29,6 +30,7 @@ mod words;
 
 pub use client::{Client, ClientError, Speaker};
 pub use failure::Failure;
+pub use improve::{Aim, ImproveRequest, Improvement, ImprovementStep, PlacementFigures, Stays};
 pub use line::{LineError, MAX_LINE, from_line, to_line};
 pub use log::{LoggedEvent, MoveFigures, Occurrence};
 pub use members::{HostRemoved, Token, TokenState};
@@ -65,6 +67,8 @@ pub enum Event {
     Started(Instance),
     /// The last answer to [`Request::List`], in the order of names.
     Instances(Vec<Instance>),
+    /// The last answer to [`Request::Improve`].
+    Improvement(Improvement),
     /// The last answer to [`Request::Hosts`], in the order of names.
     Hosts(Vec<Host>),
     /// The first answer to [`Request::Network`].
@@ -281,6 +285,7 @@ impl Event {
             | Self::HostRemoved(_)
             | Self::Instances(_)
             | Self::Hosts(_)
+            | Self::Improvement(_)
             | Self::Checked { .. }
             | Self::Moved(_)
             | Self::Drained(_)

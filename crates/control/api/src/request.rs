@@ -4,7 +4,7 @@ use fabric::session::WindowSize;
 use fabric::{Epoch, FabricId, NetworkKind, Vid};
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, NetChange, Position};
+use crate::{Bytes, ImproveRequest, NetChange, Position};
 
 /// A request of the command line to the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,6 +16,8 @@ pub enum Request {
     List,
     /// Lists the hosts.
     Hosts,
+    /// Searches for a better placement of the running instances.
+    Improve(ImproveRequest),
     /// Moves an instance, and follows the move.
     Move(MoveRequest),
     /// Follows an earlier move, or reports its result.

@@ -11,7 +11,7 @@ use crate::client::{Client, User};
 use crate::core::{Cluster, State};
 use crate::lifecycle::Lifecycle;
 use crate::{
-    admission, checkpoint, drain, ending, events, exec, failure, group, hosts, instances, moving, network,
+    admission, checkpoint, drain, ending, events, exec, failure, group, hosts, improve, instances, moving, network,
     output, removal, restore,
 };
 
@@ -29,6 +29,7 @@ pub async fn fulfil(
         Request::Run(request) => instances::run(cluster, *request, user).await,
         Request::List => Ok(Event::Instances(list(&cluster.view()))),
         Request::Hosts => Ok(Event::Hosts(hosts::list(&cluster.view()))),
+        Request::Improve(request) => improve::find(cluster, request).await,
         Request::Network => return network::show::state(cluster, client).await,
         Request::Macs => return network::show::macs(cluster, client).await,
         Request::Matrix { window_s } => return network::show::matrix(cluster, window_s, client).await,

@@ -36,7 +36,7 @@ pub struct Talk {
     pub rate: u64,
 }
 
-/// The loads of a cluster. An instance or a host that is missing needs or has nothing.
+/// The loads of a cluster. An instance that is missing needs nothing, and a host that is missing has no bounds.
 #[derive(Clone, Debug, Default)]
 pub struct Loads {
     /// By host: what its instances can use together.

@@ -24,6 +24,9 @@ const STANDSTILL: Cost = 64 * 1024;
 /// The cost of each KiB of memory beyond a host's, which only instances that are there already can cause.
 const EXCESS: Cost = 1024;
 
+/// A host of which nothing is known.
+const UNBOUNDED: Amounts = Amounts { cpu: 1 << 40, memory: 1 << 60 };
+
 /// The share of a host's processors, in percent, above which it is overloaded.
 const FULL: u64 = 90;
 
@@ -118,7 +121,7 @@ impl<'a> Model<'a> {
     }
 
     fn room(&self, host: &HostName) -> Amounts {
-        let room = self.loads.rooms.get(host).copied().unwrap_or_default();
+        let Some(room) = self.loads.rooms.get(host).copied() else { return UNBOUNDED };
         // An instance that moves needs its memory at both hosts.
         let comes = |at: &Instance<'_>| at.moves_to == Some(host);
         let coming = self.instances().filter(|(_, at)| comes(at)).map(|(vid, _)| self.amounts(vid).memory);

@@ -33,16 +33,14 @@ impl Score {
                 *used.entry(host).or_default() += need.amounts.cpu;
             }
         }
-        let room = |host: &HostName| loads.rooms.get(host).map_or(0, |room| room.cpu);
-        let shares = view
-            .usable()
-            .filter(|host| room(host) > 0)
-            .map(|host| used.get(host).copied().unwrap_or(0) * 1000 / room(host));
+        let room = |host: &HostName| loads.rooms.get(host).map(|room| room.cpu).filter(|cpu| *cpu > 0);
+        let share = |host| Some(used.get(host).copied().unwrap_or(0) * 1000 / room(host)?);
+        let shares = view.usable().filter_map(share);
         let (least, most) = shares.fold((u64::MAX, 0), |(least, most), share| (least.min(share), most.max(share)));
         let on: BTreeSet<_> = view.instances.keys().filter_map(host_of).collect();
         Self {
             traffic: talks.map(|talk| talk.rate).sum(),
-            overload: used.iter().map(|(host, used)| used.saturating_sub(room(host))).sum(),
+            overload: used.iter().filter_map(|(host, used)| Some(used.saturating_sub(room(host)?))).sum(),
             spread: most.saturating_sub(least),
             hosts: on.len(),
         }

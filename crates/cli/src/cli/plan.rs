@@ -1,0 +1,137 @@
+//! `transhume plan`
+
+mod apply;
+mod render;
+
+use std::process::ExitCode;
+
+use api::{Aim, Event, ImproveRequest, Improvement, MAX_PARALLEL, Request};
+use clap::{Args, Subcommand, value_parser};
+
+use super::target::Target;
+use super::words;
+use crate::failure::{Result, unexpected};
+use crate::output;
+
+const EXAMPLES: &str = "Examples:
+  transhume plan
+  transhume plan --goal traffic --explain
+  transhume plan --goal evacuate=h3
+  transhume plan --goal consolidate --max-moves 5 --json | jq '.waves[][].name'
+  transhume plan apply --goal balance";
+
+const JSON: &str = "JSON output:
+  Standard output gets one object: `before` and `after` with the figures of the placement (`traffic` in bytes a
+  second between hosts, `overload_milli` and `spread_permille` of processors, `hosts` in use), `waves` (lists of
+  moves with `name`, `from`, `to`, `copied_bytes`, the figures `after` and `is_detour`) and `stay` (`name` and
+  `why`). With `apply` it gets one such object for each plan that it carries out.";
+
+/// Says which moves would place the running instances better
+///
+/// A move is planned only if it pays for itself within --horizon: the traffic between hosts that it saves, or the overload that it ends,
+/// must outweigh the bytes that it copies. The moves are in waves. Each instant of a wave has room for all instances, and keeps apart what
+/// must be apart. Without `apply`, nothing moves.
+#[derive(Args)]
+#[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{JSON}"), args_conflicts_with_subcommands = true)]
+pub struct Arguments {
+    #[command(flatten)]
+    options: Options,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Carries out the plan
+    ///
+    /// If a move fails, its instance stays, and the moves that are left are planned anew. If the coordinator restarts, the command
+    /// waits for it.
+    #[command(after_help = "Example:\n  transhume plan apply --goal traffic --max-moves 4")]
+    Apply(Options),
+}
+
+#[derive(Args, Clone)]
+struct Options {
+    /// What is better: `balance`, `traffic`, `consolidate` or `evacuate=HOST`
+    #[arg(long, value_name = "GOAL", default_value = "traffic", value_parser = aim)]
+    goal: Aim,
+    /// The number of moves [default: as many as pay]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
+    max_moves: Option<u32>,
+    /// Number of moves at a time: 1 to 32
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = value_parser!(u16).range(1..=i64::from(MAX_PARALLEL)))]
+    parallel: u16,
+    /// The time within which a move must pay for itself
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = words::seconds)]
+    horizon: u64,
+    /// Instances that stay where they are, separated by commas
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    keep: Vec<String>,
+    /// Also shows why instances stay
+    #[arg(long)]
+    explain: bool,
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Arguments {
+    pub fn run(self, target: &Target) -> Result<ExitCode> {
+        match self.command {
+            Some(Command::Apply(options)) => apply::run(&options, target),
+            None => {
+                self.options.show(&self.options.find(target, &self.options.keep)?)?;
+                Ok(ExitCode::SUCCESS)
+            }
+        }
+    }
+}
+
+impl Options {
+    /// Asks for a plan in which the instances `stay` do not move.
+    fn find(&self, target: &Target, stay: &[String]) -> Result<Improvement> {
+        let request = Request::Improve(ImproveRequest {
+            aim: self.goal.clone(),
+            max_moves: self.max_moves,
+            parallel: self.parallel,
+            horizon_s: self.horizon,
+            stay: stay.to_vec(),
+        });
+        match target.ask_lasting(&request, "to plan again")? {
+            Event::Improvement(improvement) => Ok(improvement),
+            event => Err(unexpected(&event)),
+        }
+    }
+
+    fn show(&self, improvement: &Improvement) -> Result<()> {
+        if self.json {
+            output::json(improvement)
+        } else {
+            output::write(render::text(improvement, self.horizon, self.explain))
+        }
+    }
+}
+
+fn aim(text: &str) -> std::result::Result<Aim, String> {
+    match text.split_once('=') {
+        Some(("evacuate", host)) => words::host(host).map(Aim::Evacuate),
+        None if text == "balance" => Ok(Aim::Balance),
+        None if text == "traffic" => Ok(Aim::Traffic),
+        None if text == "consolidate" => Ok(Aim::Consolidate),
+        _ => Err("use balance, traffic, consolidate or evacuate=HOST".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn goals_are_words_and_one_names_a_host() {
+        assert_eq!(aim("balance"), Ok(Aim::Balance));
+        assert_eq!(aim("evacuate=h3"), Ok(Aim::Evacuate("h3".into())));
+        for wrong in ["evacuate", "evacuate=", "balance=h1", "speed"] {
+            assert!(aim(wrong).is_err(), "{wrong}");
+        }
+    }
+}

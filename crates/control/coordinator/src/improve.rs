@@ -1,0 +1,116 @@
+//! Better placements of running instances, on request. Nothing moves here.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::{Event, Failure, ImproveRequest, Stays};
+use fabric::Vid;
+use moves::HostName;
+use moves::placement::Placement;
+use planner::{Aim, Bounds, Host, Improvement, Instance, Loads, Score, Step, View};
+
+use crate::core::{Cluster, State};
+use crate::{hosts, loads, planning};
+
+/// Searches for moves that pay. The search takes up to some seconds, on a thread of its own.
+///
+/// # Errors
+/// If the host to be emptied is unknown, or one of its instances fits nowhere else.
+pub async fn find(cluster: &Arc<Cluster>, request: ImproveRequest) -> Result<Event, Failure> {
+    let search = Search::of(&cluster.view(), &request)?;
+    let searched = tokio::task::spawn_blocking(move || search.run()).await;
+    searched.map_err(|error| Failure::new(format!("the search has failed: {error}"), "report this"))?
+}
+
+/// What a search needs, apart from the state, which changes meanwhile.
+struct Search {
+    hosts: BTreeMap<HostName, Host>,
+    instances: BTreeMap<Vid, Owned>,
+    loads: Loads,
+    aim: Aim,
+    bounds: Bounds,
+}
+
+/// An instance with data of its own.
+struct Owned {
+    name: String,
+    host: HostName,
+    moves_to: Option<HostName>,
+    placement: Placement,
+}
+
+impl Search {
+    fn of(state: &State, request: &ImproveRequest) -> Result<Self, Failure> {
+        let view = planning::view(state);
+        let owned = |at: &Instance<'_>| Owned {
+            name: at.name.to_owned(),
+            host: at.host.clone(),
+            moves_to: at.moves_to.cloned(),
+            placement: at.placement.clone(),
+        };
+        Ok(Self {
+            instances: view.instances.iter().map(|(vid, at)| (*vid, owned(at))).collect(),
+            hosts: view.hosts,
+            loads: loads::of(state, request),
+            aim: aim(state, request)?,
+            bounds: bounds(request),
+        })
+    }
+
+    fn run(&self) -> Result<Event, Failure> {
+        let instances = self.instances.iter().map(|(vid, at)| {
+            let (name, host, placement) = (&*at.name, &at.host, &at.placement);
+            (*vid, Instance { name, host, moves_to: at.moves_to.as_ref(), placement })
+        });
+        let view = View { hosts: self.hosts.clone(), instances: instances.collect(), ..View::default() };
+        let found = planner::improve(&view, &self.loads, &self.aim, &self.bounds).map_err(planning::refused)?;
+        Ok(Event::Improvement(described(&view, found)))
+    }
+}
+
+fn aim(state: &State, request: &ImproveRequest) -> Result<Aim, Failure> {
+    Ok(match &request.aim {
+        api::Aim::Balance => Aim::Balance,
+        api::Aim::Traffic => Aim::Traffic,
+        api::Aim::Consolidate => Aim::Consolidate,
+        api::Aim::Evacuate(host) => Aim::Evacuate(hosts::find(state, host)?),
+    })
+}
+
+fn bounds(request: &ImproveRequest) -> Bounds {
+    Bounds {
+        moves: request.max_moves.map_or(usize::MAX, |most| most as usize),
+        at_once: request.parallel.into(),
+        horizon: request.horizon_s,
+        ..Bounds::default()
+    }
+}
+
+fn described(view: &View<'_>, found: Improvement) -> api::Improvement {
+    let name = |vid| view.instances.get(&vid).map(|at| at.name.to_owned()).unwrap_or_default();
+    let step = |step: Step| api::ImprovementStep {
+        name: name(step.vid),
+        from: step.from.to_string(),
+        to: step.to.to_string(),
+        copied_bytes: step.copied,
+        after: figures(&step.after),
+        is_detour: step.is_detour,
+    };
+    let (before, after) = (figures(&found.before), figures(found.after()));
+    let pinned = found.pinned.into_iter().map(|(vid, why)| Stays { name: name(vid), why });
+    let stuck = found.stuck.into_iter().map(|vid| Stays {
+        name: name(vid),
+        why: "no order of moves brings it to its better host, since no host has room for it meanwhile".into(),
+    });
+    let waves = found.waves.into_iter().map(|wave| wave.into_iter().map(step).collect()).collect();
+    api::Improvement { before, after, waves, stay: pinned.chain(stuck).collect() }
+}
+
+fn figures(score: &Score) -> api::PlacementFigures {
+    api::PlacementFigures {
+        traffic: score.traffic,
+        overload_milli: score.overload,
+        spread_permille: score.spread,
+        hosts: score.hosts,
+    }
+}
