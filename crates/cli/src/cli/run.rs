@@ -65,6 +65,9 @@ pub struct Arguments {
     /// (a number with `s`, `m`, `h` or `d`) [default: the coordinator's]
     #[arg(long, value_name = "DURATION", value_parser = words::seconds)]
     cool_down: Option<u64>,
+    /// Stays on its host: `transhume plan` moves it nowhere (`transhume move` and `transhume drain` do)
+    #[arg(long)]
+    pin: bool,
     /// The network of its device [default: the overlay if it is laid out, else the bridge]
     #[arg(long, value_name = "NETWORK", value_parser = network())]
     network: Option<NetworkKind>,
@@ -134,6 +137,7 @@ impl Arguments {
             labels,
             anti_affinity: self.anti_affinity.into_iter().collect(),
             cool_down_s: self.cool_down,
+            pin: self.pin,
             network: self.network,
             fabric: FabricId(self.fabric),
             command: program.command,

@@ -132,6 +132,9 @@ pub struct RunRequest {
     /// Its cool-down in seconds; the default is the coordinator's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cool_down_s: Option<u64>,
+    /// No plan moves it to a better host.
+    #[serde(default)]
+    pub pin: bool,
     /// The network of its `eth0`; the default is the overlay if it is laid out, else the bridge.
     #[serde(default)]
     pub network: Option<NetworkKind>,

@@ -63,7 +63,8 @@ impl Search {
             (*vid, Instance { name, host, moves_to: at.moves_to.as_ref(), placement })
         });
         let view = View { hosts: self.hosts.clone(), instances: instances.collect(), ..View::default() };
-        let found = planner::improve(&view, &self.loads, &self.aim, &self.bounds).map_err(planning::refused)?;
+        let found =
+            planner::improve(&view, &self.loads, &self.aim, &self.bounds).map_err(planning::refused)?;
         Ok(Event::Improvement(described(&view, found)))
     }
 }

@@ -80,7 +80,8 @@ impl Command for Enter {
         let kind =
             request.network.unwrap_or_else(|| nics::usual_network(owner.view().get::<Rollout>().plan()));
         let placement = placement::wanted(request.labels.clone(), request.anti_affinity.clone())?;
-        let placement = Placement { cool_down_s: request.cool_down_s, ..placement };
+        let (cool_down_s, is_pinned) = (request.cool_down_s, request.pin);
+        let placement = Placement { cool_down_s, is_pinned, ..placement };
         let host = choose_host(&owner.view(), request.host.as_slice(), kind, &placement)?;
         owner.ready().await?;
         let vid = allocate_vid(owner).await?;

@@ -12,11 +12,20 @@ pub fn of(state: &State, request: &ImproveRequest) -> Loads {
     let instances = state.snapshot().instances.iter();
     let need = |(vid, instance): (&Vid, &moves::journal::Instance)| {
         let amounts = demanded(&instance.spec);
-        let is_kept = request.stay.contains(&instance.name);
-        let pinned = is_kept.then(|| "the plan is to keep it there".to_owned());
+        let pinned = reason_to_stay(instance, request).map(str::to_owned);
         (*vid, Need { amounts, copied: amounts.memory, pinned })
     };
     Loads { needs: instances.map(need).collect(), ..Loads::default() }
+}
+
+fn reason_to_stay(instance: &moves::journal::Instance, request: &ImproveRequest) -> Option<&'static str> {
+    if instance.placement.is_pinned {
+        return Some("its user has pinned it (`run --pin`)");
+    }
+    request
+        .stay
+        .contains(&instance.name)
+        .then_some("the plan was to keep it there (`--keep`, or a move that failed)")
 }
 
 /// The resources that its user demands.

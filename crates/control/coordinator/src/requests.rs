@@ -11,8 +11,8 @@ use crate::client::{Client, User};
 use crate::core::{Cluster, State};
 use crate::lifecycle::Lifecycle;
 use crate::{
-    admission, checkpoint, drain, ending, events, exec, failure, group, hosts, improve, instances, moving, network,
-    output, removal, restore,
+    admission, checkpoint, drain, ending, events, exec, failure, group, hosts, improve, instances, moving,
+    network, output, removal, restore,
 };
 
 /// Executes a request and sends the result to the client.

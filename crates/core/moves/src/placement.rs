@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-/// An instance's labels, anti-affinity and cool-down.
+/// An instance's labels, anti-affinity and cool-down, and whether it stays.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Placement {
     /// Labels by key.
@@ -14,6 +14,9 @@ pub struct Placement {
     /// Its own cool-down in seconds, if it has one.
     #[serde(default)]
     pub cool_down_s: Option<u64>,
+    /// Whether no plan moves it to a better host.
+    #[serde(default)]
+    pub is_pinned: bool,
 }
 
 impl Placement {
@@ -38,7 +41,7 @@ mod tests {
         Placement {
             labels: labels.iter().map(|(key, value)| (owned(key), owned(value))).collect(),
             anti_affinity: anti_affinity.iter().map(|key| owned(key)).collect(),
-            cool_down_s: None,
+            ..Placement::default()
         }
     }
 

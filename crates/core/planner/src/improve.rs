@@ -94,12 +94,7 @@ impl Improvement {
 ///
 /// # Errors
 /// If a host that is to be empty is unknown, or one of its instances fits nowhere else.
-pub fn improve(
-    view: &View<'_>,
-    loads: &Loads,
-    aim: &Aim,
-    bounds: &Bounds,
-) -> Result<Improvement, Refusal> {
+pub fn improve(view: &View<'_>, loads: &Loads, aim: &Aim, bounds: &Bounds) -> Result<Improvement, Refusal> {
     let places = match aim {
         Aim::Consolidate => consolidated(view, loads, bounds),
         Aim::Evacuate(host) => {

@@ -18,12 +18,17 @@ pub fn run(options: &Options, target: &Target) -> Result<ExitCode> {
     for _ in 0..PLANS {
         let plan = options.find(target, &stay)?;
         options.show(&plan)?;
-        let Some(failed) = plan.waves.iter().map(|wave| carry_out(wave, target)).find(|failed| !failed.is_empty()) else {
+        let Some(failed) =
+            plan.waves.iter().map(|wave| carry_out(wave, target)).find(|failed| !failed.is_empty())
+        else {
             return Ok(if stay == options.keep { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         };
         stay.extend(failed);
     }
-    Err(Failure::new("too many moves have failed", "see the reasons above, and plan again when they are gone"))
+    Err(Failure::new(
+        "too many moves have failed",
+        "see the reasons above, and plan again when they are gone",
+    ))
 }
 
 /// Makes the moves of a wave at the same time. Returns the instances that did not move.

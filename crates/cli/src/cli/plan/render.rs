@@ -13,7 +13,8 @@ pub fn text(improvement: &Improvement, horizon_s: u64, explain: bool) -> String 
         text += &format!("No move pays within {horizon_s} s.\n");
     } else {
         text += &format!("After: {}\n\n", in_words(after));
-        let numbered = waves.iter().zip(1..).flat_map(|(wave, number)| wave.iter().map(move |step| (number, step)));
+        let numbered =
+            waves.iter().zip(1..).flat_map(|(wave, number)| wave.iter().map(move |step| (number, step)));
         let rows: Vec<_> = numbered.map(|(number, step)| row(number, step)).collect();
         text += &table::render(["WAVE", "INSTANCE", "FROM", "TO", "COPIED", "TRAFFIC THEN", "NOTE"], &rows);
     }
@@ -84,7 +85,9 @@ mod tests {
         let mut improvement =
             Improvement { before: figures(5 << 20), after: figures(0), waves: vec![vec![step]], stay };
         let shown = text(&improvement, 600, true);
-        for part in ["5.0 MiB/s between hosts, 1.2 processors too few", "37.5 %", "makes room", "it is pinned"] {
+        for part in
+            ["5.0 MiB/s between hosts, 1.2 processors too few", "37.5 %", "makes room", "it is pinned"]
+        {
             assert!(shown.contains(part), "{shown}");
         }
         improvement.waves.clear();

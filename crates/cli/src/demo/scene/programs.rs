@@ -90,6 +90,7 @@ fn start_one(socket: &Path, name: &str, host: &str, script: String) -> Result<St
         labels: BTreeMap::new(),
         anti_affinity: BTreeSet::new(),
         cool_down_s: None,
+        pin: false,
         network: None,
         name: Some(name.into()),
         host: Some(host.into()),

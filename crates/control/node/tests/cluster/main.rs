@@ -215,6 +215,7 @@ fn run_request(name: &str, host: &str) -> RunRequest {
         labels: BTreeMap::new(),
         anti_affinity: BTreeSet::new(),
         cool_down_s: None,
+        pin: false,
         network: None,
         name: Some(name.into()),
         host: Some(host.into()),

@@ -16,7 +16,7 @@ fn vid(lid: u16) -> Vid {
 /// An instance that is kept apart from its like.
 fn database() -> Placement {
     let labels = BTreeMap::from([("app".to_owned(), "db".to_owned())]);
-    Placement { labels, anti_affinity: BTreeSet::from(["app".to_owned()]), cool_down_s: None }
+    Placement { labels, anti_affinity: BTreeSet::from(["app".to_owned()]), ..Placement::default() }
 }
 
 /// The data that a view borrows.

@@ -87,12 +87,14 @@ impl<'a> Model<'a> {
 
     /// The instances that stay for a reason of their own.
     pub fn pinned(&self) -> Vec<(Vid, String)> {
-        let reason = |(vid, instance): (&Vid, &Instance<'_>)| Some((*vid, self.reason_to_stay(vid, instance)?));
+        let reason =
+            |(vid, instance): (&Vid, &Instance<'_>)| Some((*vid, self.reason_to_stay(vid, instance)?));
         self.instances().filter_map(reason).collect()
     }
 
     pub fn problem(&self) -> Problem {
-        let index: BTreeMap<Vid, usize> = self.vids.iter().enumerate().map(|(item, vid)| (*vid, item)).collect();
+        let index: BTreeMap<Vid, usize> =
+            self.vids.iter().enumerate().map(|(item, vid)| (*vid, item)).collect();
         let spec = Spec {
             resources: vec![
                 Resource { overload: self.overload(), is_transient: false },
@@ -169,7 +171,8 @@ impl<'a> Model<'a> {
         let stays = self.reason_to_stay(vid, instance).is_some();
         let must_leave = !stays && self.empty.contains(instance.host);
         let is_open = |host: &HostName| self.view.check_usable(host).is_ok() && !self.empty.contains(host);
-        let open = (0..self.hosts.len()).filter(|place| is_open(&self.hosts[*place]) || Some(*place) == start);
+        let open =
+            (0..self.hosts.len()).filter(|place| is_open(&self.hosts[*place]) || Some(*place) == start);
         let copied = self.loads.needs.get(vid).map_or(0, |need| need.copied);
         Item {
             demand: vec![count(amounts.cpu), units(amounts.memory)],
@@ -207,10 +210,8 @@ impl<'a> Model<'a> {
         let apart = |members: Vec<usize>| Set { members, is_apart: true, ..Set::default() };
         let sets = by_label.into_values().flat_map(|(demanding, others)| {
             // Those without the demand may share a host with each other.
-            let pairs: Vec<_> = demanding
-                .iter()
-                .flat_map(|one| others.iter().map(|other| vec![*one, *other]))
-                .collect();
+            let pairs: Vec<_> =
+                demanding.iter().flat_map(|one| others.iter().map(|other| vec![*one, *other])).collect();
             [demanding].into_iter().chain(pairs)
         });
         sets.filter(|members| members.len() > 1).map(apart).collect()

@@ -36,7 +36,8 @@ impl Score {
         let room = |host: &HostName| loads.rooms.get(host).map(|room| room.cpu).filter(|cpu| *cpu > 0);
         let share = |host| Some(used.get(host).copied().unwrap_or(0) * 1000 / room(host)?);
         let shares = view.usable().filter_map(share);
-        let (least, most) = shares.fold((u64::MAX, 0), |(least, most), share| (least.min(share), most.max(share)));
+        let (least, most) =
+            shares.fold((u64::MAX, 0), |(least, most), share| (least.min(share), most.max(share)));
         let on: BTreeSet<_> = view.instances.keys().filter_map(host_of).collect();
         Self {
             traffic: talks.map(|talk| talk.rate).sum(),
