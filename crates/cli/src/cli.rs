@@ -28,6 +28,7 @@ mod plan;
 mod ps;
 mod run;
 mod target;
+mod top;
 mod transfer;
 mod wait;
 mod words;
@@ -69,6 +70,7 @@ enum Command {
     Kill(kill::Arguments),
     Hosts(hosts::Arguments),
     Host(host::Arguments),
+    Top(top::Arguments),
     Plan(plan::Arguments),
     Events(events::Arguments),
     Net(net::Arguments),
@@ -112,6 +114,7 @@ impl Cli {
             Command::Kill(arguments) => arguments.run(target),
             Command::Hosts(arguments) => arguments.run(target),
             Command::Host(arguments) => arguments.run(target),
+            Command::Top(arguments) => arguments.run(target),
             Command::Plan(arguments) => arguments.run(target),
             Command::Events(arguments) => arguments.run(target),
             Command::Net(arguments) => arguments.run(target),

@@ -29,3 +29,8 @@ pub fn mebibytes(bytes: u64) -> String {
     let tenths = bytes * 10 / (1024 * 1024);
     format!("{}.{} MiB", tenths / 10, tenths % 10)
 }
+
+/// A rate in MiB/s, with one decimal.
+pub fn rate(bytes_per_second: u64) -> String {
+    format!("{}/s", mebibytes(bytes_per_second))
+}

@@ -16,6 +16,7 @@ use engine_vm::VmEngine;
 use node::{Nics, NodeOptions};
 use overlay_io::offloads::{Offload, Offloads};
 
+use super::words;
 use crate::failure::{Failure, Result};
 use crate::logging::Logging;
 use crate::{library, precedence};
@@ -73,6 +74,9 @@ pub struct Arguments {
     /// Emulates the processors of virtual machines, and does not test whether KVM works
     #[arg(long, env = "TRANSHUME_WITHOUT_KVM")]
     without_kvm: bool,
+    /// How often the use of processors, memory, disks and networks is sampled
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = words::seconds, env = "TRANSHUME_SAMPLE_INTERVAL")]
+    sample_interval: u64,
     #[command(flatten)]
     logging: Logging,
 }
@@ -117,6 +121,7 @@ impl Arguments {
             state: self.state,
             engines: vec![Arc::new(engine), Arc::new(machines)],
             start_patience: START_PATIENCE,
+            sample_interval: Duration::from_secs(self.sample_interval.max(1)),
             move_bandwidth: self.move_bandwidth.map(|mebibytes| u64::from(mebibytes.get()) << 20),
             nics,
             device: None,

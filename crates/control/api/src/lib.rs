@@ -26,6 +26,7 @@ mod network;
 mod output;
 mod report;
 mod request;
+mod top;
 mod words;
 
 pub use client::{Client, ClientError, Speaker};
@@ -48,6 +49,7 @@ pub use request::{
     ExecRequest, Host, INPUT_WINDOW, Instance, MAX_PARALLEL, MachineSupport, MoveGroupRequest, MoveRequest,
     Request, RestoreRequest, RunRequest, Seed, State, Vm,
 };
+pub use top::{Top, TopHost, TopInstance, TopTalk};
 pub use words::in_words;
 
 use fabric::attach::OutputStream;
@@ -67,6 +69,8 @@ pub enum Event {
     Started(Instance),
     /// The last answer to [`Request::List`], in the order of names.
     Instances(Vec<Instance>),
+    /// The last answer to [`Request::Top`].
+    Top(Top),
     /// The last answer to [`Request::Improve`].
     Improvement(Improvement),
     /// The last answer to [`Request::Hosts`], in the order of names.
@@ -286,6 +290,7 @@ impl Event {
             | Self::Instances(_)
             | Self::Hosts(_)
             | Self::Improvement(_)
+            | Self::Top(_)
             | Self::Checked { .. }
             | Self::Moved(_)
             | Self::Drained(_)

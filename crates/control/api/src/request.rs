@@ -16,6 +16,8 @@ pub enum Request {
     List,
     /// Lists the hosts.
     Hosts,
+    /// Reads what hosts and instances use at present.
+    Top,
     /// Searches for a better placement of the running instances.
     Improve(ImproveRequest),
     /// Moves an instance, and follows the move.

@@ -7,9 +7,10 @@ use api::{Event, Failure, ImproveRequest, Stays};
 use fabric::Vid;
 use moves::HostName;
 use moves::placement::Placement;
-use planner::{Aim, Bounds, Host, Improvement, Instance, Loads, Score, Step, View};
+use planner::{Aim, Bounds, Host, Improvement, Instance, Loads, Score, Step, Talk, View};
 
 use crate::core::{Cluster, State};
+use crate::network::traffic;
 use crate::{hosts, loads, planning};
 
 /// Searches for moves that pay. The search takes up to some seconds, on a thread of its own.
@@ -17,7 +18,8 @@ use crate::{hosts, loads, planning};
 /// # Errors
 /// If the host to be emptied is unknown, or one of its instances fits nowhere else.
 pub async fn find(cluster: &Arc<Cluster>, request: ImproveRequest) -> Result<Event, Failure> {
-    let search = Search::of(&cluster.view(), &request)?;
+    let talks = traffic::between_instances(cluster, traffic::WINDOW_S).await;
+    let search = Search::of(&cluster.view(), &request, talks)?;
     let searched = tokio::task::spawn_blocking(move || search.run()).await;
     searched.map_err(|error| Failure::new(format!("the search has failed: {error}"), "report this"))?
 }
@@ -40,7 +42,7 @@ struct Owned {
 }
 
 impl Search {
-    fn of(state: &State, request: &ImproveRequest) -> Result<Self, Failure> {
+    fn of(state: &State, request: &ImproveRequest, talks: Vec<Talk>) -> Result<Self, Failure> {
         let view = planning::view(state);
         let owned = |at: &Instance<'_>| Owned {
             name: at.name.to_owned(),
@@ -51,7 +53,7 @@ impl Search {
         Ok(Self {
             instances: view.instances.iter().map(|(vid, at)| (*vid, owned(at))).collect(),
             hosts: view.hosts,
-            loads: loads::of(state, request),
+            loads: loads::of(state, request, talks),
             aim: aim(state, request)?,
             bounds: bounds(request),
         })

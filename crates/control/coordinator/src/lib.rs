@@ -64,6 +64,7 @@ mod restore;
 mod server;
 mod session;
 mod statistics;
+mod telemetry;
 #[cfg(test)]
 mod tests;
 mod tokens;

@@ -22,3 +22,4 @@ pub mod plan;
 mod plugging;
 pub mod rollout;
 pub mod show;
+pub mod traffic;

@@ -28,6 +28,7 @@ use crate::follows::Follows;
 use crate::lifecycle::Lifecycle;
 use crate::members::Members;
 use crate::network::{self, layout};
+use crate::telemetry::Telemetry;
 use crate::{admission, directory, exec, names, removal};
 
 /// Time limit for a node's Hello.
@@ -329,6 +330,14 @@ async fn listen(
             FromNode::Machines(support) => {
                 let host = host.clone();
                 cluster.edit(move |state| state.note_machines(host, support)).await;
+            }
+            FromNode::Sampled(sample) => {
+                let host = host.clone();
+                let add = move |state: &mut State| {
+                    let (telemetry, base) = state.get_with::<Telemetry>();
+                    telemetry.add(&host, sample, base);
+                };
+                cluster.edit(add).await;
             }
             FromNode::Net(message) => network::heard::take(cluster, host, message).await,
             FromNode::Sessions { vid, server, word } => sessions_say(cluster, host, link, vid, server, word),

@@ -21,6 +21,7 @@ use crate::network::devices::Devices;
 use crate::network::misbehaviour::Misbehaviour;
 use crate::network::own::Wishes;
 use crate::network::rollout::Rollout;
+use crate::telemetry::Telemetry;
 
 /// Builds the cluster from the store at `path`. Undecided moves are rolled back. The owner runs on the current runtime.
 ///
@@ -55,6 +56,7 @@ pub fn open_with<J: Journal>(
         state.add(follows);
         state.add(Checkpoints::default());
         state.add(drains);
+        state.add(Telemetry::default());
         state.add(members);
         state.add(devices);
         state.add(Enrolled::default());

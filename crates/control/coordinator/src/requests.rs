@@ -12,7 +12,7 @@ use crate::core::{Cluster, State};
 use crate::lifecycle::Lifecycle;
 use crate::{
     admission, checkpoint, drain, ending, events, exec, failure, group, hosts, improve, instances, moving,
-    network, output, removal, restore,
+    network, output, removal, restore, telemetry,
 };
 
 /// Executes a request and sends the result to the client.
@@ -29,6 +29,7 @@ pub async fn fulfil(
         Request::Run(request) => instances::run(cluster, *request, user).await,
         Request::List => Ok(Event::Instances(list(&cluster.view()))),
         Request::Hosts => Ok(Event::Hosts(hosts::list(&cluster.view()))),
+        Request::Top => Ok(Event::Top(telemetry::show(cluster).await)),
         Request::Improve(request) => improve::find(cluster, request).await,
         Request::Network => return network::show::state(cluster, client).await,
         Request::Macs => return network::show::macs(cluster, client).await,

@@ -48,6 +48,7 @@ mod node;
 mod options;
 mod progress;
 mod sockets;
+mod telemetry;
 mod uplink;
 
 use rustix::process::{Resource, Rlimit};

@@ -26,6 +26,7 @@ use crate::network::{self, Network};
 use crate::options::NodeOptions;
 use crate::progress::ProgressSink;
 use crate::sockets::{listen, local_address};
+use crate::telemetry;
 
 /// Runs a node until it fails.
 pub async fn serve(options: NodeOptions) -> NodeError {
@@ -98,6 +99,10 @@ impl Node {
         tokio::spawn(base.agent.clone().tick());
         tokio::spawn(orders.follow());
         tokio::spawn(residents.data_port.clone().accept(sockets.links));
+        if runs_instances {
+            let (live, uplink) = (residents.live.clone(), base.uplink.clone());
+            tokio::spawn(telemetry::run(live, uplink, options.sample_interval));
+        }
         if let Some(listener) = sockets.metrics {
             tokio::spawn(metrics::serve(network.clone(), listener));
         }

@@ -38,6 +38,8 @@ pub struct NodeOptions {
     pub nics: Nics,
     /// A network device to attach as soon as this host is part of the overlay. If that fails, the node fails.
     pub device: Option<Device>,
+    /// How often the host and its instances are sampled.
+    pub sample_interval: Duration,
     /// The limit of each pre-copy, in bytes a second.
     pub move_bandwidth: Option<u64>,
     /// Called with each event that a user may want to see.

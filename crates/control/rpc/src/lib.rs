@@ -28,6 +28,7 @@ pub mod net;
 mod pinned;
 pub mod pki;
 pub mod removed;
+pub mod telemetry;
 pub mod tls;
 pub mod token;
 pub mod wire;

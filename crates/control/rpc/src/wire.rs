@@ -34,9 +34,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::net;
 use crate::removed::Removed;
+use crate::telemetry;
 
 /// Incremented when a message changes its meaning or layout.
-pub const VERSION: u16 = 29;
+pub const VERSION: u16 = 30;
 
 /// A reason with its remedy, as the move protocol carries it.
 #[must_use]
@@ -113,6 +114,8 @@ pub enum FromNode {
     Net(net::FromNode),
     /// How the host runs virtual machines. Sent for each connection, once the node knows.
     Machines(api::MachineSupport),
+    /// What the host and its instances have used.
+    Sampled(telemetry::Sample),
     /// A message of an instance's sessions.
     Sessions {
         /// Which instance's.

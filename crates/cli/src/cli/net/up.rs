@@ -396,6 +396,7 @@ fn node_options(
         state: folder.of_daemon("node"),
         engines: Vec::new(),
         start_patience: Duration::ZERO,
+        sample_interval: Duration::MAX,
         move_bandwidth: None,
         nics: Nics::default(),
         device: Some(device),

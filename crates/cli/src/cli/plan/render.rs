@@ -2,7 +2,7 @@
 
 use api::{Improvement, ImprovementStep, PlacementFigures};
 
-use crate::figures::mebibytes;
+use crate::figures::{mebibytes, rate};
 use crate::table;
 
 /// The figures, the moves, and with `explain` the instances that stay.
@@ -50,10 +50,6 @@ fn in_words(figures: &PlacementFigures) -> String {
         rate(*traffic),
         thousandths(*spread_permille, 10)
     )
-}
-
-fn rate(bytes: u64) -> String {
-    format!("{}/s", mebibytes(bytes))
 }
 
 /// A number of thousandths, in units of so many, with one decimal.

@@ -56,6 +56,10 @@ impl LiveInstances {
         self.lock().get(&vid).cloned()
     }
 
+    pub fn all(&self) -> Vec<(Vid, Live)> {
+        self.lock().iter().map(|(vid, live)| (*vid, live.clone())).collect()
+    }
+
     pub fn insert(&self, vid: Vid, live: Live) {
         self.lock().insert(vid, live);
     }

@@ -112,6 +112,7 @@ impl Cluster {
             state: self.directory.path().join(HOSTS[host]),
             engines: vec![self.engines[host].clone(), self.machines[host].clone()],
             start_patience: Duration::ZERO,
+            sample_interval: Duration::from_secs(10),
             move_bandwidth: None,
             nics: Nics::default(),
             device: None,

@@ -19,6 +19,7 @@ mod overlay;
 mod own_files;
 mod perftest;
 mod placement;
+mod planning;
 mod plugged;
 mod post_copy;
 mod precopy;

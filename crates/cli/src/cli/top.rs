@@ -1,0 +1,138 @@
+//! `transhume top`
+
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+use std::thread::sleep;
+use std::time::Duration;
+
+use api::{Event, Request, Top, TopHost, TopInstance, TopTalk};
+use clap::Args;
+
+use super::target::Target;
+use crate::failure::{Result, unexpected};
+use crate::figures::{mebibytes, rate};
+use crate::{output, table};
+
+/// The time between two looks.
+const REFRESH: Duration = Duration::from_secs(2);
+
+/// Homes the cursor and clears the screen.
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+/// The pairs that are shown at most.
+const PAIRS: usize = 20;
+
+/// Shows what hosts and instances use, and which instances talk
+///
+/// On a terminal the figures are shown again every 2 s, until Ctrl-C. Nodes sample every 10 s (`node --sample-interval`), so a new instance
+/// has figures after 20 s. Traffic is the mean of the last minute on the overlay.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  transhume top\n  transhume top --once\n  transhume top --json | jq -r '.talks[0].ends[]'"
+)]
+pub struct Arguments {
+    /// Shows the figures once
+    #[arg(long)]
+    once: bool,
+    /// Prints JSON, once
+    #[arg(long)]
+    json: bool,
+}
+
+impl Arguments {
+    pub fn run(self, target: &Target) -> Result<ExitCode> {
+        let is_live = !(self.once || self.json) && io::stdout().is_terminal();
+        loop {
+            let top = match target.ask(&Request::Top)? {
+                Event::Top(top) => top,
+                event => return Err(unexpected(&event)),
+            };
+            if self.json {
+                output::json(&top)?;
+            } else {
+                output::write(format!("{}{}", if is_live { CLEAR } else { "" }, text(&top)))?;
+            }
+            if !is_live {
+                return Ok(ExitCode::SUCCESS);
+            }
+            output::written(io::stdout().flush())?;
+            sleep(REFRESH);
+        }
+    }
+}
+
+fn text(top: &Top) -> String {
+    let hosts: Vec<_> = top.hosts.iter().map(host).collect();
+    let instances: Vec<_> = top.instances.iter().map(instance).collect();
+    let talks: Vec<_> = top.talks.iter().take(PAIRS).map(talk).collect();
+    let mut text =
+        table::render(["HOST", "CPU", "PROCESSORS", "MEMORY", "OF", "WAITS CPU/MEM/IO", "INSTANCES"], &hosts);
+    text += "\n";
+    text += &table::render(["INSTANCE", "HOST", "CPU", "PEAK", "MEMORY", "DISK", "NETWORK"], &instances);
+    if !talks.is_empty() {
+        text += "\n";
+        text += &table::render(["ONE", "OTHER", "TRAFFIC"], &talks);
+    }
+    text
+}
+
+fn host(host: &TopHost) -> [String; 7] {
+    let waits = host.pressure_permille.map(|waits| waits.map(percent).join(" "));
+    [
+        host.name.clone(),
+        cpu(host.cpu_milli),
+        host.processors.to_string(),
+        mebibytes(host.memory_used_bytes),
+        mebibytes(host.memory_bytes),
+        waits.unwrap_or_else(|| "-".into()),
+        host.instances.to_string(),
+    ]
+}
+
+fn instance(instance: &TopInstance) -> [String; 7] {
+    [
+        instance.name.clone(),
+        instance.host.clone(),
+        cpu(instance.cpu_milli),
+        cpu(instance.cpu_peak_milli),
+        instance.memory_bytes.map_or_else(|| "-".into(), mebibytes),
+        instance.disk_bytes_per_second.map_or_else(|| "-".into(), rate),
+        instance.network_bytes_per_second.map_or_else(|| "-".into(), rate),
+    ]
+}
+
+fn talk(TopTalk { ends: [one, other], bytes_per_second }: &TopTalk) -> [String; 3] {
+    [one.clone(), other.clone(), rate(*bytes_per_second)]
+}
+
+/// A share of one processor.
+fn cpu(milli: Option<u32>) -> String {
+    milli.map_or_else(|| "-".into(), |milli| format!("{} %", milli / 10))
+}
+
+fn percent(permille: u16) -> String {
+    format!("{} %", permille / 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_that_are_not_known_yet_are_dashes() {
+        let instance = TopInstance {
+            name: "job".into(),
+            host: "h1".into(),
+            cpu_milli: None,
+            cpu_peak_milli: Some(1500),
+            memory_bytes: Some(3 << 20),
+            disk_bytes_per_second: None,
+            network_bytes_per_second: Some(1 << 19),
+        };
+        let shown = text(&Top { instances: vec![instance], ..Top::default() });
+        let row = shown.lines().find(|line| line.starts_with("job")).unwrap();
+        let words: Vec<_> = row.split_whitespace().collect();
+        assert_eq!(words, ["job", "h1", "-", "150", "%", "3.0", "MiB", "-", "0.5", "MiB/s"]);
+        assert!(!shown.contains("TRAFFIC"));
+    }
+}

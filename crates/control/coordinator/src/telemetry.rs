@@ -1,0 +1,75 @@
+//! What hosts and instances have used lately, in memory only: an hour at one sample in 10 s.
+//!
+//! * `track`: the samples of one host or instance. `top`: the present figures for users.
+
+mod top;
+mod track;
+
+use std::collections::BTreeMap;
+
+use fabric::Vid;
+use moves::HostName;
+use moves::journal::Record;
+use rpc::telemetry::{HostUse, InstanceUse, Sample};
+
+use crate::core::{Base, Feature, Recorded};
+pub use top::show;
+pub use track::{Point, Track};
+
+/// The samples of all hosts and instances.
+#[derive(Default)]
+pub struct Telemetry {
+    hosts: BTreeMap<HostName, Machine>,
+    instances: BTreeMap<Vid, Track>,
+}
+
+/// A host.
+#[derive(Default)]
+pub struct Machine {
+    /// Its last sample.
+    pub last: HostUse,
+    /// Its samples.
+    pub track: Track,
+}
+
+impl Feature for Telemetry {
+    fn recorded(&mut self, recorded: &Recorded<'_>, _: &Base) {
+        if let Record::InstanceEnded { vid, .. } = recorded.record {
+            self.instances.remove(vid);
+        }
+    }
+
+    fn disconnected(&mut self, host: &HostName) {
+        self.hosts.remove(host);
+    }
+}
+
+impl Telemetry {
+    /// Adds a sample of `host` and of its instances. Others do not count: an instance may have moved meanwhile.
+    pub fn add(&mut self, host: &HostName, sample: Sample, base: &Base) {
+        let Sample { at_us, host: used, instances } = sample;
+        let machine = self.hosts.entry(host.clone()).or_default();
+        let InstanceUse { disk, network, .. } = InstanceUse::default();
+        machine.track.add(
+            host,
+            at_us,
+            InstanceUse { cpu_us: used.cpu_us, memory: used.memory_used, disk, network },
+        );
+        machine.last = used;
+        for (vid, used) in instances {
+            if base.snapshot().instances.get(&vid).is_some_and(|instance| instance.host == *host) {
+                self.instances.entry(vid).or_default().add(host, at_us, used);
+            }
+        }
+    }
+
+    /// The connected hosts that have been sampled.
+    pub fn hosts(&self) -> &BTreeMap<HostName, Machine> {
+        &self.hosts
+    }
+
+    /// The samples of an instance, if there are any.
+    pub fn instance(&self, vid: Vid) -> Option<&Track> {
+        self.instances.get(&vid)
+    }
+}

@@ -1,0 +1,68 @@
+//! The present figures for users.
+
+use std::sync::Arc;
+
+use api::{Top, TopHost, TopInstance, TopTalk};
+use planner::Talk;
+
+use super::{Point, Telemetry};
+use crate::core::{Cluster, State};
+use crate::network::traffic;
+
+/// The figures of all hosts and instances, and the traffic of the last minute.
+pub async fn show(cluster: &Arc<Cluster>) -> Top {
+    let talks = traffic::between_instances(cluster, traffic::WINDOW_S).await;
+    let state = cluster.view();
+    Top { hosts: hosts(&state), instances: instances(&state), talks: named(&state, &talks) }
+}
+
+fn hosts(state: &State) -> Vec<TopHost> {
+    let host = |(name, machine): (&moves::HostName, &super::Machine)| TopHost {
+        name: name.to_string(),
+        processors: machine.last.processors,
+        cpu_milli: machine.track.last().map(|point| point.cpu),
+        memory_bytes: machine.last.memory,
+        memory_used_bytes: machine.last.memory_used,
+        pressure_permille: machine.last.pressure.map(|of| [of.cpu, of.memory, of.io]),
+        instances: state.instances_on(name),
+    };
+    state.get::<Telemetry>().hosts().iter().map(host).collect()
+}
+
+fn instances(state: &State) -> Vec<TopInstance> {
+    let mut all: Vec<_> = state
+        .snapshot()
+        .instances
+        .iter()
+        .map(|(vid, at)| {
+            let track = state.get::<Telemetry>().instance(*vid);
+            let point = track.and_then(super::Track::last);
+            let bytes = |of: fn(Point) -> u32| point.map(|point| u64::from(of(point)) * 1024);
+            TopInstance {
+                name: at.name.clone(),
+                host: at.host.to_string(),
+                cpu_milli: point.map(|point| point.cpu),
+                cpu_peak_milli: track.and_then(super::Track::peak).map(|point| point.cpu),
+                memory_bytes: bytes(|point| point.memory),
+                disk_bytes_per_second: bytes(|point| point.disk),
+                network_bytes_per_second: bytes(|point| point.network),
+            }
+        })
+        .collect();
+    all.sort_by(|one, other| other.cpu_milli.cmp(&one.cpu_milli).then_with(|| one.name.cmp(&other.name)));
+    all
+}
+
+fn named(state: &State, talks: &[Talk]) -> Vec<TopTalk> {
+    let name = |vid| state.snapshot().instances.get(&vid).map(|at| at.name.clone());
+    let mut named: Vec<_> = talks
+        .iter()
+        .filter_map(|talk| {
+            Some(TopTalk { ends: [name(talk.one)?, name(talk.other)?], bytes_per_second: talk.rate })
+        })
+        .collect();
+    named.sort_by(|one, other| {
+        other.bytes_per_second.cmp(&one.bytes_per_second).then_with(|| one.ends.cmp(&other.ends))
+    });
+    named
+}

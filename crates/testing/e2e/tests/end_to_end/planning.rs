@@ -1,0 +1,106 @@
+//! What hosts and instances use is seen, and a plan brings those together that talk.
+
+use anyhow::{Context as _, Result, ensure};
+use api::{Improvement, Top, TopInstance};
+use e2e::overlay::net;
+use e2e::testlab::TestLab;
+
+/// Takes whatever comes.
+const SERVER: &str = "import socket
+server = socket.create_server(('', 7000))
+peer, _ = server.accept()
+while peer.recv(1 << 20): pass";
+
+/// Sends 4 MiB a second.
+const CLIENT: &str = "import socket, sys, time
+while True:
+    try:
+        peer = socket.create_connection((sys.argv[1], 7000))
+        break
+    except OSError: time.sleep(0.1)
+while True:
+    peer.sendall(bytes(1 << 20))
+    time.sleep(0.25)";
+
+/// Holds 100 MiB.
+const HOLDER: &str = "import time
+held = bytearray(b'x') * (100 << 20)
+time.sleep(1000)";
+
+fn top(lab: &TestLab) -> Result<Top> {
+    Ok(serde_json::from_str(&lab.transhume(&["top", "--json"])?.success()?.lines.concat())?)
+}
+
+fn plan(lab: &TestLab) -> Result<Improvement> {
+    let planned = lab.transhume(&["plan", "--goal", "traffic", "--json"])?.success()?;
+    serde_json::from_str(&planned.lines.concat()).with_context(|| format!("{planned:?}"))
+}
+
+fn start(lab: &TestLab, name: &str, host: &str, options: &[&str], command: &[&str]) -> Result<()> {
+    let run = [&["run", "--detach", "--name", name, "--host", host], options, &["--"], command].concat();
+    lab.transhume(&run)?.success().map(drop)
+}
+
+#[test]
+fn instances_that_talk_are_seen_and_a_plan_brings_them_together() -> Result<()> {
+    const PYTHON: &str = "/usr/bin/python3";
+    let _shared = e2e::shared();
+    let lab = TestLab::up(2)?;
+    for host in ["h1", "h2"] {
+        lab.lab.kill(host.parse()?)?;
+        lab.lab.start_with(host.parse()?, &["--sample-interval", "1s"])?;
+    }
+    net(&lab, &["layout", "star"])?;
+    start(&lab, "server", "h1", &[], &[PYTHON, "-c", SERVER])?;
+    let address = lab.instance("server")?.address;
+    start(&lab, "client", "h2", &[], &[PYTHON, "-c", CLIENT, &address])?;
+    start(&lab, "burner", "h1", &["--pin"], &["sh", "-c", "while :; do :; done"])?;
+    start(&lab, "holder", "h2", &[], &[PYTHON, "-c", HOLDER])?;
+
+    let of = |top: &Top, name: &str| top.instances.iter().find(|instance| instance.name == name).cloned();
+    // Other tests use the processors too, so the burner gets a share of one.
+    let burns = |it: &TopInstance| it.cpu_milli.is_some_and(|milli| (100..1300).contains(&milli));
+    let holds =
+        |it: &TopInstance| it.memory_bytes.is_some_and(|bytes| (100 << 20..125 << 20).contains(&bytes));
+    lab.eventually("what instances use is seen", || {
+        let top = top(&lab)?;
+        let ends = ["client", "server"].map(String::from);
+        let talk = top.talks.iter().find(|talk| talk.ends == ends || talk.ends == [&ends[1][..], &ends[0]]);
+        Ok(of(&top, "burner").is_some_and(|it| burns(&it))
+            && of(&top, "holder").is_some_and(|it| holds(&it))
+            && talk.is_some_and(|talk| talk.bytes_per_second > 256 << 10))
+    })?;
+    let seen = top(&lab)?;
+    ensure!(seen.hosts.len() == 2 && seen.hosts.iter().all(|host| host.memory_bytes > 1 << 30), "{seen:?}");
+
+    let planned = plan(&lab)?;
+    let steps: Vec<_> = planned.waves.iter().flatten().collect();
+    ensure!(steps.len() == 1 && ["client", "server"].contains(&&*steps[0].name), "{planned:?}");
+    ensure!(planned.before.traffic > 0 && planned.after.traffic == 0, "{planned:?}");
+    ensure!(
+        planned.stay.iter().any(|stays| stays.name == "burner" && stays.why.contains("pinned")),
+        "{planned:?}"
+    );
+    lab.transhume(&["plan", "apply", "--goal", "traffic"])?.success()?;
+    ensure!(lab.instance("client")?.host == lab.instance("server")?.host, "{:?}", lab.instances()?);
+    ensure!(plan(&lab)?.waves.is_empty(), "{:?}", plan(&lab)?);
+
+    let (moved, to) = (steps[0].name.clone(), steps[0].to.clone());
+    lab.eventually("the moved instance is seen at its new host", || {
+        Ok(of(&top(&lab)?, &moved).is_some_and(|it| it.host == to && it.memory_bytes > Some(1 << 20)))
+    })
+}
+
+#[test]
+fn a_plan_that_cannot_be_is_refused_by_name() -> Result<()> {
+    let _shared = e2e::shared();
+    let lab = TestLab::up(1)?;
+    start(&lab, "job", "h1", &[], &["sleep", "1000"])?;
+    for (goal, reason) in [("evacuate=h9", "`h9`"), ("evacuate=h1", "host h1")] {
+        let refused = lab.transhume(&["plan", "--goal", goal])?;
+        ensure!(!refused.status.success() && refused.errors.contains(reason), "{refused:?}");
+    }
+    let wrong = lab.transhume(&["plan", "--goal", "speed"])?;
+    ensure!(wrong.errors.contains("evacuate=HOST"), "{wrong:?}");
+    Ok(())
+}
