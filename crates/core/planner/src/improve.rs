@@ -160,6 +160,9 @@ fn searched(
     move_weight: u64,
 ) -> Option<Places> {
     let model = Model::new(view, loads, aim, bounds, empty, move_weight);
+    if !model.all_may_be_somewhere() {
+        return None;
+    }
     let problem = model.problem();
     let found = solve(&problem, &mut Steps::new(bounds.steps), bounds.seed);
     let stay = evaluate(&problem, &model.starts());

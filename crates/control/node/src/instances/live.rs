@@ -17,7 +17,7 @@ pub struct Live {
     pub kind: Kind,
     pub fabric: FabricId,
     pub state: State,
-    /// Its first process, if it was found again.
+    /// Its first process while it runs, if that is known.
     pub first: Option<i32>,
     pub is_killed: bool,
     /// The reason of its loss, if it is known.
@@ -70,6 +70,11 @@ impl LiveInstances {
 
     pub fn set_state(&self, vid: Vid, state: State) {
         self.change(vid, |live| live.state = state);
+    }
+
+    /// Records that an instance runs, with this first process.
+    pub fn set_runs(&self, vid: Vid, first: Option<i32>) {
+        self.change(vid, |live| (live.state, live.first) = (State::Running, first));
     }
 
     /// Records the reason for an instance's end, unless a better one becomes known.

@@ -152,7 +152,7 @@ impl Instances {
     /// Records that the instance runs with first process `pid`, and watches for its end.
     pub fn runs(self: &Arc<Self>, vid: Vid, pid: Option<i32>) {
         let Some(live) = self.get(vid) else { return };
-        self.set_state(vid, State::Running);
+        self.live.set_runs(vid, pid);
         let pids = pid.and_then(|pid| Namespace::of_process(pid, "pid").ok());
         if let Some(pids) = pids {
             self.broker.set_pids(live.id(vid), pids);

@@ -92,6 +92,11 @@ impl<'a> Model<'a> {
         self.instances().filter_map(reason).collect()
     }
 
+    /// Whether some host is open for each instance. To the solver, an item without any place may have all.
+    pub fn all_may_be_somewhere(&self) -> bool {
+        self.instances().all(|(vid, at)| self.item(vid, at).places.is_none_or(|places| !places.is_empty()))
+    }
+
     pub fn problem(&self) -> Problem {
         let index: BTreeMap<Vid, usize> =
             self.vids.iter().enumerate().map(|(item, vid)| (*vid, item)).collect();

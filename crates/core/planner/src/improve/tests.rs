@@ -132,6 +132,9 @@ fn a_host_is_emptied_whatever_that_costs() {
     narrow.loads.needs.get_mut(&vid(1)).unwrap().amounts.memory = 16 * GIB;
     let refused = narrow.improve(&Aim::Evacuate(narrow.hosts[0].clone()), Bounds::default());
     assert_eq!(refused, Err(Refusal::NowhereToGo(narrow.hosts[0].clone())));
+    let alone = World::new(1, &[0], 100);
+    let refused = alone.improve(&Aim::Evacuate(alone.hosts[0].clone()), Bounds::default());
+    assert_eq!(refused, Err(Refusal::NowhereToGo(alone.hosts[0].clone())));
 }
 
 #[test]

@@ -96,7 +96,7 @@ fn a_plan_that_cannot_be_is_refused_by_name() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(1)?;
     start(&lab, "job", "h1", &[], &["sleep", "1000"])?;
-    for (goal, reason) in [("evacuate=h9", "`h9`"), ("evacuate=h1", "host h1")] {
+    for (goal, reason) in [("evacuate=h9", "`h9`"), ("evacuate=h1", "the instances of h1")] {
         let refused = lab.transhume(&["plan", "--goal", goal])?;
         ensure!(!refused.status.success() && refused.errors.contains(reason), "{refused:?}");
     }
