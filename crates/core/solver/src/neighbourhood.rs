@@ -101,15 +101,6 @@ impl<'p> Neighbourhood<'p> {
         self.left[item * self.state.problem.places + place]
     }
 
-    /// Goes back to the best placement so far.
-    pub fn restore_best(&mut self) {
-        for item in 0..self.best.len() {
-            if self.state.places()[item] != self.best[item] {
-                self.shift(item, self.best[item] as usize);
-            }
-        }
-    }
-
     /// The exchange of the two items whose places were theirs the longest ago.
     pub fn oldest_change(&mut self) -> Option<Change> {
         let (places, left) = (self.state.problem.places, std::mem::take(&mut self.left));
