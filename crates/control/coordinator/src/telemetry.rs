@@ -49,12 +49,8 @@ impl Telemetry {
     pub fn add(&mut self, host: &HostName, sample: Sample, base: &Base) {
         let Sample { at_us, host: used, instances } = sample;
         let machine = self.hosts.entry(host.clone()).or_default();
-        let InstanceUse { disk, network, .. } = InstanceUse::default();
-        machine.track.add(
-            host,
-            at_us,
-            InstanceUse { cpu_us: used.cpu_us, memory: used.memory_used, disk, network },
-        );
+        let (cpu_us, memory) = (used.cpu_us, used.memory_used);
+        machine.track.add(host, at_us, InstanceUse { cpu_us, memory, ..InstanceUse::default() });
         machine.last = used;
         for (vid, used) in instances {
             if base.snapshot().instances.get(&vid).is_some_and(|instance| instance.host == *host) {

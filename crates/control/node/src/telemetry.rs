@@ -12,19 +12,20 @@ use engine_api::State;
 use rpc::telemetry::Sample;
 use rpc::wire::FromNode;
 use tokio::task::spawn_blocking;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::sleep;
 
 use crate::instances::LiveInstances;
 use crate::uplink::Uplink;
 
-/// Samples as long as the node runs, once in each interval in which the coordinator is connected.
+/// How soon to look again for the coordinator. Until it has a sample, it plans nothing for this host.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Samples in this interval as long as the node runs and the coordinator is connected.
 pub async fn run(live: Arc<LiveInstances>, uplink: Arc<Uplink>, every: Duration) {
     let began = Instant::now();
-    let mut ticks = interval(every);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        ticks.tick().await;
         if !uplink.is_connected() {
+            sleep(AGAIN).await;
             continue;
         }
         let (live, uplink) = (live.clone(), uplink.clone());
@@ -32,6 +33,7 @@ pub async fn run(live: Arc<LiveInstances>, uplink: Arc<Uplink>, every: Duration)
         let sampled = spawn_blocking(move || uplink.send(&FromNode::Sampled(sample(&live, began))));
         // A sample that panicked has printed a message; the next one may succeed.
         let _ = sampled.await;
+        sleep(every).await;
     }
 }
 

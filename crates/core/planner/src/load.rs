@@ -36,7 +36,8 @@ pub struct Talk {
     pub rate: u64,
 }
 
-/// The loads of a cluster. An instance that is missing needs nothing, and a host that is missing has no bounds.
+/// The loads of a cluster. An instance that is missing needs nothing. A host that is missing takes nobody, unless
+/// all are missing: they have no bounds then.
 #[derive(Clone, Debug, Default)]
 pub struct Loads {
     /// By host: what its instances can use together.

@@ -175,7 +175,7 @@ impl<'a> Model<'a> {
         let (amounts, start) = (self.amounts(vid), self.place_of(instance.host));
         let stays = self.reason_to_stay(vid, instance).is_some();
         let must_leave = !stays && self.empty.contains(instance.host);
-        let is_open = |host: &HostName| self.view.check_usable(host).is_ok() && !self.empty.contains(host);
+        let is_open = |host: &HostName| self.is_open(host) && !self.empty.contains(host);
         let open =
             (0..self.hosts.len()).filter(|place| is_open(&self.hosts[*place]) || Some(*place) == start);
         let copied = self.loads.needs.get(vid).map_or(0, |need| need.copied);
@@ -190,6 +190,12 @@ impl<'a> Model<'a> {
                 open.filter(|place| !must_leave || Some(*place) != start).collect()
             }),
         }
+    }
+
+    /// Whether instances may come to a host: it is usable, and known if any is.
+    fn is_open(&self, host: &HostName) -> bool {
+        let rooms = &self.loads.rooms;
+        self.view.check_usable(host).is_ok() && (rooms.is_empty() || rooms.contains_key(host))
     }
 
     fn reason_to_stay(&self, vid: &Vid, instance: &Instance<'_>) -> Option<String> {

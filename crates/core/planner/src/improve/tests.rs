@@ -115,6 +115,18 @@ fn load_is_spread_evenly_and_only_as_far_as_moves_are_allowed() {
 }
 
 #[test]
+fn a_host_of_which_nothing_is_known_takes_nobody() {
+    let mut world = World::new(2, &[0; 8], 500);
+    world.loads.rooms.remove(&world.hosts[1]);
+    let view = world.view();
+    let found = improve(&view, &world.loads, &Aim::Balance, &Bounds::default()).unwrap();
+    assert_eq!(found.waves.len(), 0);
+    world.loads.rooms.clear();
+    let found = improve(&world.view(), &world.loads, &Aim::Balance, &Bounds::default()).unwrap();
+    assert!(found.waves.iter().flatten().count() > 0, "without any figures, processors are counted");
+}
+
+#[test]
 fn few_hosts_are_used_but_none_is_overloaded() {
     let world = World::new(4, &[0, 1, 2, 3], 1500);
     let found = world.improve(&Aim::Consolidate, Bounds::default()).unwrap();
