@@ -6,7 +6,7 @@ use tokio::net::TcpListener;
 
 use crate::core::Cluster;
 use crate::follows::Follows;
-use crate::hosts;
+use crate::{hosts, telemetry};
 
 /// Serves metrics for as long as it is polled.
 pub async fn serve(cluster: Arc<Cluster>, listener: TcpListener) {
@@ -15,7 +15,10 @@ pub async fn serve(cluster: Arc<Cluster>, listener: TcpListener) {
         async move {
             let state = cluster.view();
             let under_way = state.moves().filter(|view| view.is_under_way && !view.record.dry_run);
-            state.get::<Follows>().statistics().exposition(&hosts::list(&state), under_way.count())
+            let statistics = state.get::<Follows>().statistics();
+            let mut exposition = statistics.exposition(&hosts::list(&state), under_way.count());
+            telemetry::add_gauges(&mut exposition, &telemetry::used(&state));
+            exposition.text()
         }
     };
     metrics::serve(listener, expose).await;

@@ -2,8 +2,6 @@
 //!
 //! Counters start at zero with each coordinator, as is usual for Prometheus; gauges show the current state.
 
-use std::fmt;
-
 use api::{Host, MoveReport, Outcome};
 use metrics::{Exposition, Tally, label};
 
@@ -49,7 +47,7 @@ impl Statistics {
     }
 
     /// The metrics, with those of `hosts` and the number of moves in progress.
-    pub fn exposition(&self, hosts: &[Host], under_way: usize) -> Result<String, fmt::Error> {
+    pub fn exposition(&self, hosts: &[Host], under_way: usize) -> Exposition {
         let mut exposition = Exposition::new("transhume");
         let outcomes = [
             ("moved", self.moved),
@@ -80,7 +78,7 @@ impl Statistics {
             "Whether a drain of the host is in progress",
             each(|host| host.draining.into()),
         );
-        exposition.text()
+        exposition
     }
 }
 
@@ -121,7 +119,7 @@ mod tests {
         let (name, address) = ("h\"1".into(), String::new());
         let machines = None;
         let host = Host { name, address, up: true, drained: true, draining: false, instances: 3, machines };
-        let text = statistics.exposition(&[host], 2).unwrap();
+        let text = statistics.exposition(&[host], 2).text().unwrap();
         let expected = [
             r#"moves_total{outcome="moved"} 2"#,
             r#"moves_total{outcome="rolled_back"} 1"#,

@@ -1,7 +1,9 @@
 //! What hosts and instances have used lately, in memory only: an hour at one sample in 10 s.
 //!
-//! * `track`: the samples of one host or instance. `top`: the present figures for users.
+//! * `track`: the samples of one host or instance. `top`: the present figures for users. `gauges`: the same for
+//!   Prometheus.
 
+mod gauges;
 mod top;
 mod track;
 
@@ -13,7 +15,8 @@ use moves::journal::Record;
 use rpc::telemetry::{HostUse, InstanceUse, Sample};
 
 use crate::core::{Base, Feature, Recorded};
-pub use top::show;
+pub use gauges::add as add_gauges;
+pub use top::{show, used};
 pub use track::{Point, Track};
 
 /// The samples of all hosts and instances.

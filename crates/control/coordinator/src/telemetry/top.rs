@@ -13,7 +13,12 @@ use crate::network::traffic;
 pub async fn show(cluster: &Arc<Cluster>) -> Top {
     let talks = traffic::between_instances(cluster, traffic::WINDOW_S).await;
     let state = cluster.view();
-    Top { hosts: hosts(&state), instances: instances(&state), talks: named(&state, &talks) }
+    Top { talks: named(&state, &talks), ..used(&state) }
+}
+
+/// The figures without the traffic, which only the nodes know.
+pub fn used(state: &State) -> Top {
+    Top { hosts: hosts(state), instances: instances(state), talks: Vec::new() }
 }
 
 fn hosts(state: &State) -> Vec<TopHost> {

@@ -1,0 +1,113 @@
+//! The present figures for Prometheus. A figure that is not known has no row. Rows of an instance name no host, so that a move does not begin
+//! a new series.
+
+use api::{Top, TopHost, TopInstance};
+use metrics::{Exposition, Labels, label};
+
+/// The order in which [`TopHost::pressure_permille`] tells them.
+const RESOURCES: [&str; 3] = ["cpu", "memory", "io"];
+
+/// Adds the figures of hosts and instances.
+pub fn add(exposition: &mut Exposition, top: &Top) {
+    of_hosts(exposition, &top.hosts);
+    of_instances(exposition, &top.instances);
+}
+
+fn of_hosts(exposition: &mut Exposition, hosts: &[TopHost]) {
+    let each = |value: fn(&TopHost) -> Option<f64>| {
+        hosts.iter().filter_map(move |host| Some((label("host", &host.name), value(host)?)))
+    };
+    exposition.gauges("host_processors", "Processors", each(|host| Some(f64::from(host.processors))));
+    exposition.gauges("host_cpu_used", "Processors in use", each(|host| host.cpu_milli.map(processors)));
+    exposition.gauges("host_memory_bytes", "Memory", each(|host| Some(host.memory_bytes as f64)));
+    exposition.gauges(
+        "host_memory_used_bytes",
+        "Memory that programs cannot get",
+        each(|host| Some(host.memory_used_bytes as f64)),
+    );
+    let help = "Share of the last 10 s in which some program waited for the resource";
+    exposition.gauges("host_pressure_ratio", help, hosts.iter().flat_map(pressure));
+}
+
+fn pressure(host: &TopHost) -> impl Iterator<Item = (Labels, f64)> {
+    let of_resource = |(resource, permille): (&str, u16)| {
+        let labels = vec![("host", host.name.clone()), ("resource", resource.to_owned())];
+        (labels, f64::from(permille) / 1e3)
+    };
+    host.pressure_permille
+        .into_iter()
+        .flat_map(move |shares| RESOURCES.into_iter().zip(shares).map(of_resource))
+}
+
+fn of_instances(exposition: &mut Exposition, instances: &[TopInstance]) {
+    let each = |value: fn(&TopInstance) -> Option<f64>| {
+        instances.iter().filter_map(move |at| Some((label("instance", &at.name), value(at)?)))
+    };
+    exposition.gauges("instance_cpu_used", "Processors in use", each(|at| at.cpu_milli.map(processors)));
+    exposition.gauges(
+        "instance_memory_bytes",
+        "Memory in use",
+        each(|at| at.memory_bytes.map(|bytes| bytes as f64)),
+    );
+    exposition.gauges(
+        "instance_disk_bytes_per_second",
+        "Bytes read from disks and written to them",
+        each(|at| at.disk_bytes_per_second.map(|rate| rate as f64)),
+    );
+    exposition.gauges(
+        "instance_network_bytes_per_second",
+        "Bytes sent and received",
+        each(|at| at.network_bytes_per_second.map(|rate| rate as f64)),
+    );
+}
+
+fn processors(milli: u32) -> f64 {
+    f64::from(milli) / 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_that_are_known_have_rows() {
+        let host = TopHost {
+            name: "h1".into(),
+            processors: 2,
+            cpu_milli: Some(1250),
+            memory_bytes: 4096,
+            memory_used_bytes: 1024,
+            pressure_permille: Some([123, 0, 1000]),
+            instances: 1,
+        };
+        let instance = TopInstance {
+            name: "job".into(),
+            host: "h1".into(),
+            cpu_milli: Some(500),
+            cpu_peak_milli: None,
+            memory_bytes: Some(512),
+            disk_bytes_per_second: None,
+            network_bytes_per_second: Some(0),
+        };
+        let mut exposition = Exposition::new("transhume");
+        add(&mut exposition, &Top { hosts: vec![host], instances: vec![instance], talks: Vec::new() });
+        let text = exposition.text().unwrap();
+        let rows: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        let expected = [
+            r#"transhume_host_processors{host="h1"} 2.0"#,
+            r#"transhume_host_cpu_used{host="h1"} 1.25"#,
+            r#"transhume_host_memory_bytes{host="h1"} 4096.0"#,
+            r#"transhume_host_memory_used_bytes{host="h1"} 1024.0"#,
+            r#"transhume_host_pressure_ratio{host="h1",resource="cpu"} 0.123"#,
+            r#"transhume_host_pressure_ratio{host="h1",resource="memory"} 0.0"#,
+            r#"transhume_host_pressure_ratio{host="h1",resource="io"} 1.0"#,
+            r#"transhume_instance_cpu_used{instance="job"} 0.5"#,
+            r#"transhume_instance_memory_bytes{instance="job"} 512.0"#,
+            r#"transhume_instance_network_bytes_per_second{instance="job"} 0.0"#,
+        ];
+        for row in expected {
+            assert!(rows.contains(&row), "{row} is not in\n{text}");
+        }
+        assert_eq!(rows.len(), expected.len(), "{text}");
+    }
+}
