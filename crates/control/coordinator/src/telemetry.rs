@@ -53,7 +53,7 @@ impl Telemetry {
         let Sample { at_us, host: used, instances } = sample;
         let machine = self.hosts.entry(host.clone()).or_default();
         let (cpu_us, memory) = (used.cpu_us, used.memory_used);
-        machine.track.add(host, at_us, InstanceUse { cpu_us, memory, ..InstanceUse::default() });
+        machine.track.add(host, at_us, InstanceUse { cpu_us, memory, disk: None, network: None });
         machine.last = used;
         for (vid, used) in instances {
             if base.snapshot().instances.get(&vid).is_some_and(|instance| instance.host == *host) {

@@ -6,11 +6,12 @@ mod host;
 mod processes;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use engine_api::State;
 use rpc::telemetry::Sample;
 use rpc::wire::FromNode;
+use rustix::time::{ClockId, clock_gettime};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
@@ -22,7 +23,6 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// Samples in this interval as long as the node runs and the coordinator is connected.
 pub async fn run(live: Arc<LiveInstances>, uplink: Arc<Uplink>, every: Duration) {
-    let began = Instant::now();
     loop {
         if !uplink.is_connected() {
             sleep(AGAIN).await;
@@ -30,19 +30,21 @@ pub async fn run(live: Arc<LiveInstances>, uplink: Arc<Uplink>, every: Duration)
         }
         let (live, uplink) = (live.clone(), uplink.clone());
         // It reads many files, each of which may wait for a lock of the kernel.
-        let sampled = spawn_blocking(move || uplink.send(&FromNode::Sampled(sample(&live, began))));
+        let sampled = spawn_blocking(move || uplink.send(&FromNode::Sampled(sample(&live))));
         // A sample that panicked has printed a message; the next one may succeed.
         let _ = sampled.await;
         sleep(every).await;
     }
 }
 
-fn sample(live: &LiveInstances, began: Instant) -> Sample {
+fn sample(live: &LiveInstances) -> Sample {
     let running = live.all().into_iter().filter(|(_, live)| live.state == State::Running);
     let instances = running.filter_map(|(vid, live)| Some((vid, processes::below(live.first?)?)));
-    Sample {
-        at_us: u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX),
-        host: host::in_use(),
-        instances: instances.collect(),
-    }
+    Sample { at_us: monotonic_us(), host: host::in_use(), instances: instances.collect() }
+}
+
+/// Counters go on when the node restarts, so its clock has to as well.
+fn monotonic_us() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1000
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// What a host and its instances have used until now.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sample {
-    /// When it was taken, in microseconds on the node's clock.
+    /// When it was taken, in microseconds on the host's monotonic clock, which goes on when the node restarts.
     pub at_us: u64,
     /// The host.
     pub host: HostUse,
@@ -48,8 +48,8 @@ pub struct InstanceUse {
     pub cpu_us: u64,
     /// Bytes of memory of its own.
     pub memory: u64,
-    /// Bytes that it has read from disks and written to them.
-    pub disk: u64,
-    /// Bytes that it has sent and received over its network device.
-    pub network: u64,
+    /// Bytes that it has read from disks and written to them, if the kernel tells it.
+    pub disk: Option<u64>,
+    /// Bytes that it has sent and received over its network device, if the kernel tells it.
+    pub network: Option<u64>,
 }

@@ -42,13 +42,13 @@ fn instances(state: &State) -> Vec<TopInstance> {
         .map(|(vid, at)| {
             let track = state.get::<Telemetry>().instance(*vid);
             let point = track.and_then(super::Track::last);
-            let bytes = |of: fn(Point) -> u32| point.map(|point| u64::from(of(point)) * 1024);
+            let bytes = |of: fn(Point) -> Option<u32>| Some(u64::from(of(point?)?) * 1024);
             TopInstance {
                 name: at.name.clone(),
                 host: at.host.to_string(),
                 cpu_milli: point.map(|point| point.cpu),
                 cpu_peak_milli: track.and_then(super::Track::peak).map(|point| point.cpu),
-                memory_bytes: bytes(|point| point.memory),
+                memory_bytes: bytes(|point| Some(point.memory)),
                 disk_bytes_per_second: bytes(|point| point.disk),
                 network_bytes_per_second: bytes(|point| point.network),
             }

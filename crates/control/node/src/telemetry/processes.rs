@@ -6,6 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use engine_api::wiring::DEVICE;
 use rpc::telemetry::InstanceUse;
 use rustix::param::clock_ticks_per_second;
 
@@ -28,7 +29,7 @@ fn below_in(proc: &Path, first: i32) -> Option<InstanceUse> {
         if let Some(its) = of_process(&proc.join(pid.to_string())) {
             used.cpu_us += its.cpu_us;
             used.memory += its.memory;
-            used.disk += its.disk;
+            used.disk = used.disk.zip(its.disk).map(|(one, other)| one + other);
         }
         left.extend(children(proc, pid));
         read += 1;
@@ -44,12 +45,12 @@ pub fn tick_us() -> u64 {
 fn of_process(folder: &Path) -> Option<InstanceUse> {
     let ticks = ticks(&fs::read_to_string(folder.join("stat")).ok()?)?;
     let status = fs::read_to_string(folder.join("status")).ok()?;
-    let io = fs::read_to_string(folder.join("io")).unwrap_or_default();
+    let io = fs::read_to_string(folder.join("io")).ok();
     Some(InstanceUse {
         cpu_us: ticks * tick_us(),
         memory: (field(&status, "RssAnon:") + field(&status, "RssShmem:")) * 1024,
-        disk: field(&io, "read_bytes:") + field(&io, "write_bytes:"),
-        network: 0,
+        disk: io.map(|io| field(&io, "read_bytes:") + field(&io, "write_bytes:")),
+        network: None,
     })
 }
 
@@ -65,15 +66,19 @@ fn field(text: &str, name: &str) -> u64 {
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
-/// The bytes over all network devices in the namespace of a process, but the loopback.
-fn network(folder: &Path) -> u64 {
-    let devices = fs::read_to_string(folder.join("net/dev")).unwrap_or_default();
-    let of_device = |line: &str| {
+/// The bytes over the instance's own device in the namespace of a process. Others, such as the TAP of an emulator, carry the same frames
+/// once more.
+fn network(folder: &Path) -> Option<u64> {
+    let devices = fs::read_to_string(folder.join("net/dev")).ok()?;
+    devices.lines().find_map(|line| {
         let (name, counters) = line.split_once(':')?;
+        if name.trim() != DEVICE {
+            return None;
+        }
         let counters: Vec<u64> = counters.split_whitespace().map_while(|word| word.parse().ok()).collect();
-        (name.trim() != "lo").then(|| counters.first().unwrap_or(&0) + counters.get(8).unwrap_or(&0))
-    };
-    devices.lines().filter_map(of_device).sum()
+        // Received bytes come first, and sent ones after the seven other counters of reception.
+        Some(counters.first()? + counters.get(8)?)
+    })
 }
 
 /// The children of all threads of a process.
@@ -110,13 +115,24 @@ mod tests {
         write(proc, 5, [1, 2, 3, 4], 8, "6 7");
         write(proc, 6, [10, 0, 0, 0], 4, "");
         fs::create_dir(proc.join("5/net")).unwrap();
-        let devices =
-            "Inter-| Receive\n face |bytes\n lo: 9 0 0 0 0 0 0 0 9\n eth0: 100 1 0 0 0 0 0 0 50 2\n";
+        let devices = "Inter-| Receive\n face |bytes\n lo: 9 0 0 0 0 0 0 0 9\n eth0: 100 1 0 0 0 0 0 0 50 2\n \
+                       vm0: 50 2 0 0 0 0 0 0 100 1\n";
         fs::write(proc.join("5/net/dev"), devices).unwrap();
         let used = below_in(proc, 5).unwrap();
         assert_eq!(used.cpu_us, 20 * tick_us());
-        assert_eq!((used.memory, used.disk, used.network), (20 * 1024, 60, 150));
+        assert_eq!((used.memory, used.disk, used.network), (20 * 1024, Some(60), Some(150)));
         assert_eq!(below_in(proc, 8), None);
+    }
+
+    #[test]
+    fn files_that_are_missing_leave_figures_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let proc = folder.path();
+        write(proc, 5, [1, 0, 0, 0], 4, "6");
+        write(proc, 6, [1, 0, 0, 0], 4, "");
+        fs::remove_file(proc.join("6/io")).unwrap();
+        let used = below_in(proc, 5).unwrap();
+        assert_eq!((used.memory, used.disk, used.network), (16 * 1024, None, None));
     }
 
     #[test]
