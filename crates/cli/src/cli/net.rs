@@ -1,5 +1,6 @@
 //! `transhume net`
 
+mod available;
 mod device;
 mod devices;
 mod layout;

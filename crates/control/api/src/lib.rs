@@ -36,8 +36,9 @@ pub use line::{LineError, MAX_LINE, from_line, to_line};
 pub use log::{LoggedEvent, MoveFigures, Occurrence};
 pub use members::{HostRemoved, Token, TokenState};
 pub use network::{
-    Carrier, DEFAULT_MTU, NetChange, NetDevice, NetDeviceKind, NetFlow, NetHost, NetHostState, NetLaid,
-    NetLink, NetMac, NetStatus, NetSwitchedOff, NetTunnel, Network, Purpose, Shape,
+    Carrier, DEFAULT_MTU, NetAvailable, NetAvailableKind, NetChange, NetDevice, NetDeviceKind, NetFlow,
+    NetHost, NetHostState, NetLaid, NetLink, NetMac, NetStatus, NetSwitchedOff, NetTunnel, Network, Purpose,
+    Shape,
 };
 pub use output::{Bytes, Position};
 pub use report::{
@@ -88,6 +89,13 @@ pub enum Event {
         /// The MACs.
         macs: Vec<NetMac>,
     },
+    /// Network devices of a host that can be attached; for [`Request::Available`].
+    NetAvailable {
+        /// The host.
+        host: String,
+        /// The devices, in the order of names.
+        devices: Vec<NetAvailable>,
+    },
     /// Flows that entered the overlay at a host; for [`Request::Matrix`], the largest first.
     NetFlows {
         /// The host.
@@ -95,7 +103,7 @@ pub enum Event {
         /// Traffic between pairs of MACs.
         flows: Vec<NetFlow>,
     },
-    /// Hosts that have not answered, if any: their entries are missing; for [`Request::Macs`] and [`Request::Matrix`], after all
+    /// Hosts that have not answered, if any: their entries are missing; for [`Request::Macs`], [`Request::Matrix`] and [`Request::Available`], after all
     /// other events.
     NetUnanswered {
         /// The hosts, in the order of names.
@@ -270,6 +278,7 @@ impl Event {
             | Self::NetLinks(_)
             | Self::NetMacs { .. }
             | Self::NetFlows { .. }
+            | Self::NetAvailable { .. }
             | Self::NetUnanswered { .. }
             | Self::Logged(_)
             | Self::Cancelling

@@ -263,6 +263,31 @@ pub struct NetDevice {
     pub loops: u64,
 }
 
+/// A network device of a host that can be attached, and is not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetAvailable {
+    /// Its name.
+    pub name: String,
+    /// How it is attached.
+    pub kind: NetAvailableKind,
+    /// Its MAC.
+    pub mac: String,
+    /// Its MTU in bytes.
+    pub mtu_bytes: u32,
+}
+
+/// How a network device is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NetAvailableKind {
+    /// A TAP, as a station.
+    Tap,
+    /// A TAP that another program has open, such as an emulator, as a station.
+    OpenTap,
+    /// A bridge, whose LAN a proxy joins.
+    Bridge,
+}
+
 /// The kind of a network device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -60,6 +60,8 @@ pub enum Request {
     Network,
     /// Reads the locations of MACs, as each host knows them.
     Macs,
+    /// Lists the network devices of hosts that can be attached.
+    Available,
     /// Reads the traffic matrix of the overlay.
     Matrix {
         /// The time window in seconds.

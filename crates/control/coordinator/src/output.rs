@@ -176,6 +176,7 @@ async fn ask(
         | Answer::Net(_)
         | Answer::Macs(_)
         | Answer::Flows(_)
+        | Answer::Available(_)
         | Answer::Weight { .. }
         | Answer::Tap(_) => Err(failure::host_silent(host)),
     }

@@ -33,6 +33,7 @@ pub async fn fulfil(
         Request::Improve(request) => improve::find(cluster, request).await,
         Request::Network => return network::show::state(cluster, client).await,
         Request::Macs => return network::show::macs(cluster, client).await,
+        Request::Available => return network::show::available(cluster, client).await,
         Request::Matrix { window_s } => return network::show::matrix(cluster, window_s, client).await,
         Request::NewToken { lifetime_s } => admission::new_token(cluster, lifetime_s).await,
         Request::Tokens => admission::tokens(cluster),

@@ -11,6 +11,7 @@
 //!
 //! None of it exists before the coordinator has laid links to this host.
 
+mod available;
 mod devices;
 mod dialling;
 mod fallback;

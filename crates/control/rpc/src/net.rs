@@ -190,6 +190,15 @@ impl DeviceKind {
         matches!(self, Self::Adopted { .. } | Self::Redirected { .. })
     }
 
+    /// The bridge of a proxy.
+    #[must_use]
+    pub fn bridge(&self) -> Option<&str> {
+        match self {
+            Self::Proxy { bridge } => Some(bridge),
+            _ => None,
+        }
+    }
+
     /// The network namespace of the device, if it is not the node's own.
     #[must_use]
     pub fn netns(&self) -> Option<&str> {
@@ -251,6 +260,8 @@ pub enum Question {
         /// The time window in seconds.
         window_s: u64,
     },
+    /// The devices in the node's own namespace that can be attached, and are not.
+    Available,
     /// Whether a persistent TAP exists.
     Look {
         /// Its name.

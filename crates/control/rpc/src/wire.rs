@@ -291,6 +291,8 @@ pub enum Answer {
     Macs(Vec<api::NetMac>),
     /// The existing TAP.
     Tap(Option<net::FoundTap>),
+    /// Devices that can be attached.
+    Available(Vec<api::NetAvailable>),
     /// Flows of the traffic matrix.
     Flows(Vec<api::NetFlow>),
     /// The instance's command could not be started, and the instance was removed.

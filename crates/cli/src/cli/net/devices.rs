@@ -6,20 +6,25 @@ use api::{NetDevice, NetHost};
 use clap::Args;
 use serde::Serialize;
 
+use super::available;
 use super::show::{NOTHING, absence, state};
 use crate::cli::target::Target;
 use crate::failure::Result;
 use crate::{output, table};
 
-/// Lists the attached network devices
+/// Lists the attached network devices, or those that can be attached
 ///
 /// Devices of hosts that are `away` (not connected) or `silent` (not answering) are shown as stored by the coordinator.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  transhume net devices\n  transhume net devices --json | jq -r '.[].name'\n  \
-                  transhume net devices --json | jq '.[] | select(.state != \"up\")'"
+                  transhume net devices --json | jq '.[] | select(.state != \"up\")'\n  \
+                  transhume net devices --available"
 )]
 pub struct Arguments {
+    /// Lists the TAPs and bridges of all hosts that `transhume net attach` can attach
+    #[arg(long)]
+    available: bool,
     /// Prints JSON
     #[arg(long)]
     json: bool,
@@ -36,6 +41,9 @@ struct Listed<'a> {
 
 impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
+        if self.available {
+            return available::list(target, self.json);
+        }
         let status = state(target)?;
         let devices = listed(&status.hosts);
         if self.json {

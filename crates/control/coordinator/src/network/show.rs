@@ -88,6 +88,24 @@ pub async fn matrix(cluster: &Arc<Cluster>, window_s: u64, client: &mut Client) 
     end_without(unanswered, client).await
 }
 
+/// Sends the devices of each host that can be attached.
+///
+/// # Errors
+/// If sending to the client fails.
+pub async fn available(cluster: &Arc<Cluster>, client: &mut Client) -> io::Result<()> {
+    let (_, plan) = overview(cluster);
+    let mut unanswered = Vec::new();
+    for (host, answer) in ask_all(cluster, &plan, &Question::Available).await {
+        match answer {
+            Some(Answer::Available(devices)) => {
+                client.say(&Event::NetAvailable { host: host.to_string(), devices }).await?;
+            }
+            _ => unanswered.push(host.to_string()),
+        }
+    }
+    end_without(unanswered, client).await
+}
+
 /// Sends the last event, with the hosts that have not answered.
 async fn end_without(hosts: Vec<String>, client: &mut Client) -> io::Result<()> {
     if !hosts.is_empty() {

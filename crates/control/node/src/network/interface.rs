@@ -210,7 +210,21 @@ pub struct Link {
     linkinfo: Option<LinkInfo>,
 }
 
+/// A link with its name.
+#[derive(Deserialize)]
+pub struct Named {
+    #[serde(rename = "ifname")]
+    pub name: String,
+    #[serde(flatten)]
+    pub link: Link,
+}
+
 impl Link {
+    /// The kernel's word for its kind, if it is no hardware.
+    pub fn kind(&self) -> Option<&str> {
+        self.linkinfo.as_ref()?.info_kind.as_deref()
+    }
+
     fn tap_info(&self) -> Option<TapInfo> {
         let info = self.linkinfo.as_ref()?.info_data.clone()?;
         serde_json::from_value::<TapInfo>(info).ok().filter(|tap| tap.kind == "tap")
@@ -230,6 +244,7 @@ impl Link {
 /// A field of the output with `-details`, about links that are no hardware.
 #[derive(Deserialize)]
 struct LinkInfo {
+    info_kind: Option<String>,
     /// Other fields for each kind of link.
     info_data: Option<serde_json::Value>,
 }

@@ -6,7 +6,7 @@ use rpc::net::Question;
 use rpc::wire::{self, Answer, reason};
 
 use super::joined::Membership;
-use super::{interface, state};
+use super::{available, interface, state};
 
 /// Answers the coordinator's question with this `number`.
 pub async fn answer(
@@ -44,6 +44,7 @@ async fn answer_now(membership: &Membership, question: Question) -> Result<Answe
         Question::Macs { first } => return Ok(Answer::Macs(state::macs(joined, first))),
         Question::Find { mac } => return Ok(Answer::Macs(state::find(joined, mac))),
         Question::Matrix { window_s } => return Ok(Answer::Flows(state::flows(joined, window_s))),
+        Question::Available => return available::devices(joined).await.map(Answer::Available),
         Question::Look { device, netns } => {
             return interface::look(&device, netns.as_deref()).await.map(Answer::Tap);
         }

@@ -138,7 +138,11 @@ fn an_existing_tap_is_plugged_in_and_keeps_its_settings() -> Result<()> {
     };
     let failure = refused(&lab, &["attach", "h2", "vm0", "--address", "10.88.0.3/24"])?;
     ensure!(failure.contains("vm0 already exists") && failure.contains("omit `--address`"), "{failure}");
+    let available =
+        || json(&lab, &["devices", "--available"]).map(|listed| listed.to_string().contains("\"vm0\""));
+    ensure!(available()?, "it can be attached");
     let attached = json(&lab, &["attach", "h2", "vm0"])?;
+    ensure!(!available()?, "it is attached");
     ensure!(
         attached["adopted"] == true && attached["mac"] == MAC && attached["mtu_bytes"] == 1300,
         "{attached}"
