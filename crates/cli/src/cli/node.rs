@@ -75,8 +75,8 @@ pub struct Arguments {
     #[arg(long, env = "TRANSHUME_WITHOUT_KVM")]
     without_kvm: bool,
     /// How often the use of processors, memory, disks and networks is sampled
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = words::seconds, env = "TRANSHUME_SAMPLE_INTERVAL")]
-    sample_interval: u64,
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = words::interval, env = "TRANSHUME_SAMPLE_INTERVAL")]
+    sample_interval: Duration,
     #[command(flatten)]
     logging: Logging,
 }
@@ -121,7 +121,7 @@ impl Arguments {
             state: self.state,
             engines: vec![Arc::new(engine), Arc::new(machines)],
             start_patience: START_PATIENCE,
-            sample_interval: Duration::from_secs(self.sample_interval.max(1)),
+            sample_interval: self.sample_interval,
             move_bandwidth: self.move_bandwidth.map(|mebibytes| u64::from(mebibytes.get()) << 20),
             nics,
             device: None,

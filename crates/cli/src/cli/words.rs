@@ -1,5 +1,7 @@
 //! Parsers of option values that several commands share.
 
+use std::time::Duration;
+
 /// `NAME=VALUE`
 pub fn variable(text: &str) -> std::result::Result<(String, String), String> {
     match text.split_once('=') {
@@ -42,6 +44,17 @@ pub fn seconds(text: &str) -> std::result::Result<u64, String> {
     found.ok_or_else(|| "use a duration such as 90s, 15m, 24h or 7d".into())
 }
 
+/// Parses the time between two samples: a duration with its unit, which may be milliseconds.
+pub fn interval(text: &str) -> std::result::Result<Duration, String> {
+    const LEAST: Duration = Duration::from_millis(100);
+    let milliseconds = text.strip_suffix("ms").and_then(|number| number.parse().ok());
+    let found =
+        milliseconds.map(Duration::from_millis).or_else(|| seconds(text).ok().map(Duration::from_secs));
+    found
+        .filter(|found| *found >= LEAST)
+        .ok_or_else(|| "use a duration of at least 100ms, such as 500ms, 10s or 1m".into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -55,6 +68,17 @@ mod tests {
         assert_eq!((user("7").unwrap(), user("7:8").unwrap()), ((7, 7), (7, 8)));
         assert!(user("root").is_err() && user("7:").is_err());
         assert!(user("4294967295").unwrap_err().contains("reserved") && user("0:4294967295").is_err());
+    }
+
+    #[test]
+    fn an_interval_may_be_shorter_than_a_second_but_not_none() {
+        let known = [("500ms", 500), ("10s", 10_000), ("1m", 60_000)];
+        for (text, expected) in known {
+            assert_eq!(interval(text), Ok(Duration::from_millis(expected)));
+        }
+        for wrong in ["0s", "99ms", "ms", "500", "-1ms"] {
+            assert!(interval(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]
