@@ -1,13 +1,15 @@
 //! `transhume top`
 
-use std::io::{self, IsTerminal, Write};
+mod live;
+
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
-use std::thread::sleep;
 use std::time::Duration;
 
 use api::{Event, Request, Top, TopHost, TopInstance, TopTalk};
 use clap::Args;
 
+use self::live::Live;
 use super::target::Target;
 use crate::failure::{Result, unexpected};
 use crate::figures::{mebibytes, rate};
@@ -16,15 +18,12 @@ use crate::{output, table};
 /// The time between two looks.
 const REFRESH: Duration = Duration::from_secs(2);
 
-/// Homes the cursor and clears the screen.
-const CLEAR: &str = "\x1b[H\x1b[2J";
-
 /// The pairs that are shown at most.
 const PAIRS: usize = 20;
 
 /// Shows what hosts and instances use, and which instances talk
 ///
-/// On a terminal the figures are shown again every 2 s, until Ctrl-C. Nodes sample every 10 s (`node --sample-interval`), so a new instance
+/// On a terminal the figures are shown again every 2 s, until `q` or Ctrl-C. Nodes sample every 10 s (`node --sample-interval`), so a new instance
 /// has figures after 20 s. Traffic is the mean of the last minute on the overlay.
 #[derive(Args)]
 #[command(
@@ -41,23 +40,34 @@ pub struct Arguments {
 
 impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
-        let is_live = !(self.once || self.json) && io::stdout().is_terminal();
-        loop {
-            let top = match target.ask(&Request::Top)? {
-                Event::Top(top) => top,
-                event => return Err(unexpected(&event)),
-            };
-            if self.json {
-                output::json(&top)?;
-            } else {
-                output::write(format!("{}{}", if is_live { CLEAR } else { "" }, text(&top)))?;
-            }
-            if !is_live {
-                return Ok(ExitCode::SUCCESS);
-            }
-            output::written(io::stdout().flush())?;
-            sleep(REFRESH);
+        let top = ask(target)?;
+        if self.json {
+            output::json(&top)?;
+        } else if self.once || !io::stdout().is_terminal() {
+            output::write(text(&top))?;
+        } else {
+            show(target, top)?;
         }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Shows the figures until the user ends that.
+fn show(target: &Target, mut top: Top) -> Result<()> {
+    let live = Live::begin()?;
+    loop {
+        live.draw(&text(&top))?;
+        if live.is_ended_within(REFRESH) {
+            return Ok(());
+        }
+        top = ask(target)?;
+    }
+}
+
+fn ask(target: &Target) -> Result<Top> {
+    match target.ask(&Request::Top)? {
+        Event::Top(top) => Ok(top),
+        event => Err(unexpected(&event)),
     }
 }
 
@@ -65,8 +75,10 @@ fn text(top: &Top) -> String {
     let hosts: Vec<_> = top.hosts.iter().map(host).collect();
     let instances: Vec<_> = top.instances.iter().map(instance).collect();
     let talks: Vec<_> = top.talks.iter().take(PAIRS).map(talk).collect();
-    let mut text =
-        table::render(["HOST", "CPU", "PROCESSORS", "MEMORY", "OF", "WAITS CPU/MEM/IO", "INSTANCES"], &hosts);
+    let mut text = table::render(
+        ["HOST", "CPU", "PROCESSORS", "MEMORY", "OF", "WAITS CPU/MEM/IO", "NETWORK", "INSTANCES"],
+        &hosts,
+    );
     text += "\n";
     text += &table::render(["INSTANCE", "HOST", "CPU", "PEAK", "MEMORY", "DISK", "NETWORK"], &instances);
     if !talks.is_empty() {
@@ -76,7 +88,7 @@ fn text(top: &Top) -> String {
     text
 }
 
-fn host(host: &TopHost) -> [String; 7] {
+fn host(host: &TopHost) -> [String; 8] {
     let waits = host.pressure_permille.map(|waits| waits.map(percent).join(" "));
     [
         host.name.clone(),
@@ -85,6 +97,7 @@ fn host(host: &TopHost) -> [String; 7] {
         mebibytes(host.memory_used_bytes),
         mebibytes(host.memory_bytes),
         waits.unwrap_or_else(|| "-".into()),
+        host.network_bytes_per_second.map_or_else(|| "-".into(), rate),
         host.instances.to_string(),
     ]
 }

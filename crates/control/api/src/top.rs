@@ -28,6 +28,8 @@ pub struct TopHost {
     pub memory_used_bytes: u64,
     /// The shares of the last 10 s in which some program waited for a processor, for memory, and for a disk, in thousandths.
     pub pressure_permille: Option<[u16; 3]>,
+    /// What it sends and receives over the device towards other hosts.
+    pub network_bytes_per_second: Option<u64>,
     /// The number of its instances.
     pub instances: u32,
 }

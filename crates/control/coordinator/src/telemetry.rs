@@ -52,8 +52,8 @@ impl Telemetry {
     pub fn add(&mut self, host: &HostName, sample: Sample, base: &Base) {
         let Sample { at_us, host: used, instances } = sample;
         let machine = self.hosts.entry(host.clone()).or_default();
-        let (cpu_us, memory) = (used.cpu_us, used.memory_used);
-        machine.track.add(host, at_us, InstanceUse { cpu_us, memory, disk: None, network: None });
+        let (cpu_us, memory, network) = (used.cpu_us, used.memory_used, used.network);
+        machine.track.add(host, at_us, InstanceUse { cpu_us, memory, disk: None, network });
         machine.last = used;
         for (vid, used) in instances {
             if base.snapshot().instances.get(&vid).is_some_and(|instance| instance.host == *host) {

@@ -101,7 +101,7 @@ impl Node {
         tokio::spawn(residents.data_port.clone().accept(sockets.links));
         if runs_instances {
             let (live, uplink) = (residents.live.clone(), base.uplink.clone());
-            tokio::spawn(telemetry::run(live, uplink, options.sample_interval));
+            tokio::spawn(telemetry::run(live, uplink, address.ip(), options.sample_interval));
         }
         if let Some(listener) = sockets.metrics {
             tokio::spawn(metrics::serve(network.clone(), listener));

@@ -1,10 +1,12 @@
 //! Samples what this host and its instances use, and sends that to the coordinator.
 //!
-//! * `host`: the host. `processes`: an instance, as the processes below its first one.
+//! * `host`: the host. `processes`: an instance, as the processes below its first one. `devices`: network devices of both.
 
+mod devices;
 mod host;
 mod processes;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +24,7 @@ use crate::uplink::Uplink;
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Samples in this interval as long as the node runs and the coordinator is connected.
-pub async fn run(live: Arc<LiveInstances>, uplink: Arc<Uplink>, every: Duration) {
+pub async fn run(live: Arc<LiveInstances>, uplink: Arc<Uplink>, address: IpAddr, every: Duration) {
     loop {
         if !uplink.is_connected() {
             sleep(AGAIN).await;
@@ -30,17 +32,17 @@ pub async fn run(live: Arc<LiveInstances>, uplink: Arc<Uplink>, every: Duration)
         }
         let (live, uplink) = (live.clone(), uplink.clone());
         // It reads many files, each of which may wait for a lock of the kernel.
-        let sampled = spawn_blocking(move || uplink.send(&FromNode::Sampled(sample(&live))));
+        let sampled = spawn_blocking(move || uplink.send(&FromNode::Sampled(sample(&live, address))));
         // A sample that panicked has printed a message; the next one may succeed.
         let _ = sampled.await;
         sleep(every).await;
     }
 }
 
-fn sample(live: &LiveInstances) -> Sample {
+fn sample(live: &LiveInstances, address: IpAddr) -> Sample {
     let running = live.all().into_iter().filter(|(_, live)| live.state == State::Running);
     let instances = running.filter_map(|(vid, live)| Some((vid, processes::below(live.first?)?)));
-    Sample { at_us: monotonic_us(), host: host::in_use(), instances: instances.collect() }
+    Sample { at_us: monotonic_us(), host: host::in_use(address), instances: instances.collect() }
 }
 
 /// Counters go on when the node restarts, so its clock has to as well.

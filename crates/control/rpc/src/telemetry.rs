@@ -28,6 +28,8 @@ pub struct HostUse {
     pub memory_used: u64,
     /// The share of the last 10 s, in thousandths, in which some program waited, if the kernel tells it.
     pub pressure: Option<Pressure>,
+    /// Bytes that it has sent and received over the device towards other hosts, if it is known.
+    pub network: Option<u64>,
 }
 
 /// Shares of time in which some program waited, in thousandths.

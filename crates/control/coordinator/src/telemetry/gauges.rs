@@ -27,6 +27,11 @@ fn of_hosts(exposition: &mut Exposition, hosts: &[TopHost]) {
     );
     let help = "Share of the last 10 s in which some program waited for the resource";
     exposition.gauges("host_pressure_ratio", help, hosts.iter().flat_map(pressure));
+    exposition.gauges(
+        "host_network_bytes_per_second",
+        "Bytes sent and received over the device towards other hosts",
+        each(|host| host.network_bytes_per_second.map(|rate| rate as f64)),
+    );
 }
 
 fn pressure(host: &TopHost) -> impl Iterator<Item = (Labels, f64)> {
@@ -78,6 +83,7 @@ mod tests {
             memory_bytes: 4096,
             memory_used_bytes: 1024,
             pressure_permille: Some([123, 0, 1000]),
+            network_bytes_per_second: Some(2048),
             instances: 1,
         };
         let instance = TopInstance {
@@ -101,6 +107,7 @@ mod tests {
             r#"transhume_host_pressure_ratio{host="h1",resource="cpu"} 0.123"#,
             r#"transhume_host_pressure_ratio{host="h1",resource="memory"} 0.0"#,
             r#"transhume_host_pressure_ratio{host="h1",resource="io"} 1.0"#,
+            r#"transhume_host_network_bytes_per_second{host="h1"} 2048.0"#,
             r#"transhume_instance_cpu_used{instance="job"} 0.5"#,
             r#"transhume_instance_memory_bytes{instance="job"} 512.0"#,
             r#"transhume_instance_network_bytes_per_second{instance="job"} 0.0"#,

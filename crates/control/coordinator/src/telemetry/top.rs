@@ -29,6 +29,11 @@ fn hosts(state: &State) -> Vec<TopHost> {
         memory_bytes: machine.last.memory,
         memory_used_bytes: machine.last.memory_used,
         pressure_permille: machine.last.pressure.map(|of| [of.cpu, of.memory, of.io]),
+        network_bytes_per_second: machine
+            .track
+            .last()
+            .and_then(|point| point.network)
+            .map(|rate| u64::from(rate) * 1024),
         instances: state.instances_on(name),
     };
     state.get::<Telemetry>().hosts().iter().map(host).collect()
@@ -40,7 +45,9 @@ fn instances(state: &State) -> Vec<TopInstance> {
         .instances
         .iter()
         .map(|(vid, at)| {
-            let track = state.get::<Telemetry>().instance(*vid);
+            // Of a host that is not connected, no present figures are known.
+            let telemetry = state.get::<Telemetry>();
+            let track = telemetry.instance(*vid).filter(|_| telemetry.hosts().contains_key(&at.host));
             let point = track.and_then(super::Track::last);
             let bytes = |of: fn(Point) -> Option<u32>| Some(u64::from(of(point?)?) * 1024);
             TopInstance {

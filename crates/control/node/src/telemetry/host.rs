@@ -1,19 +1,21 @@
 //! What a host has and uses, from `/proc`.
 
 use std::fs;
+use std::net::IpAddr;
 use std::path::Path;
 use std::thread;
 
 use rpc::telemetry::{HostUse, Pressure};
 
+use super::devices;
 use super::processes::tick_us;
 
-/// What this host has and uses. What the kernel does not tell is zero.
-pub fn in_use() -> HostUse {
-    of(Path::new("/proc"))
+/// What this host, whose node has this address, has and uses.
+pub fn in_use(address: IpAddr) -> HostUse {
+    of(Path::new("/proc"), address)
 }
 
-fn of(proc: &Path) -> HostUse {
+fn of(proc: &Path, address: IpAddr) -> HostUse {
     let read = |name: &str| fs::read_to_string(proc.join(name)).unwrap_or_default();
     let meminfo = read("meminfo");
     let memory = kibibytes(&meminfo, "MemTotal:");
@@ -23,6 +25,7 @@ fn of(proc: &Path) -> HostUse {
         memory,
         memory_used: memory.saturating_sub(kibibytes(&meminfo, "MemAvailable:")),
         pressure: pressure(&|name| read(&format!("pressure/{name}"))),
+        network: devices::towards_hosts(&proc.join("self"), address),
     }
 }
 
@@ -70,10 +73,11 @@ mod tests {
             let text = format!("some avg10={share} avg60=0.00 avg300=0.00 total=1\nfull avg10=0.00\n");
             fs::write(folder.path().join("pressure").join(name), text).unwrap();
         }
-        let host = of(folder.path());
+        let address = IpAddr::from([10, 0, 0, 1]);
+        let host = of(folder.path(), address);
         assert_eq!((host.cpu_us, host.memory, host.memory_used), (25 * tick_us(), 1_024_000, 614_400));
         assert_eq!(host.pressure, Some(Pressure { cpu: 123, memory: 0, io: 1000 }));
         fs::remove_dir_all(folder.path().join("pressure")).unwrap();
-        assert_eq!(of(folder.path()).pressure, None);
+        assert_eq!((of(folder.path(), address).pressure, host.network), (None, None));
     }
 }

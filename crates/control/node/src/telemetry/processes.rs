@@ -10,6 +10,8 @@ use engine_api::wiring::DEVICE;
 use rpc::telemetry::InstanceUse;
 use rustix::param::clock_ticks_per_second;
 
+use super::devices;
+
 /// The number of processes that are read at most.
 const MOST: usize = 4096;
 
@@ -20,7 +22,8 @@ pub fn below(first: i32) -> Option<InstanceUse> {
 
 fn below_in(proc: &Path, first: i32) -> Option<InstanceUse> {
     let mut used = of_process(&proc.join(first.to_string()))?;
-    used.network = network(&proc.join(first.to_string()));
+    // Others than its own device, such as the TAP of an emulator, carry the same frames once more.
+    used.network = devices::bytes_over(&proc.join(first.to_string()), DEVICE);
     let mut left = children(proc, first);
     let mut read = 1;
     while let Some(pid) = left.pop()
@@ -64,21 +67,6 @@ fn ticks(stat: &str) -> Option<u64> {
 fn field(text: &str, name: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
-}
-
-/// The bytes over the instance's own device in the namespace of a process. Others, such as the TAP of an emulator, carry the same frames
-/// once more.
-fn network(folder: &Path) -> Option<u64> {
-    let devices = fs::read_to_string(folder.join("net/dev")).ok()?;
-    devices.lines().find_map(|line| {
-        let (name, counters) = line.split_once(':')?;
-        if name.trim() != DEVICE {
-            return None;
-        }
-        let counters: Vec<u64> = counters.split_whitespace().map_while(|word| word.parse().ok()).collect();
-        // Received bytes come first, and sent ones after the seven other counters of reception.
-        Some(counters.first()? + counters.get(8)?)
-    })
 }
 
 /// The children of all threads of a process.

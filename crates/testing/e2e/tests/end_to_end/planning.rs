@@ -48,7 +48,7 @@ fn instances_that_talk_are_seen_and_a_plan_brings_them_together() -> Result<()> 
     let lab = TestLab::up(2)?;
     for host in ["h1", "h2"] {
         lab.lab.kill(host.parse()?)?;
-        lab.lab.start_with(host.parse()?, &["--sample-interval", "1s"])?;
+        lab.lab.start_with(host.parse()?, &["--sample-interval", "500ms"])?;
     }
     net(&lab, &["layout", "star"])?;
     start(&lab, "server", "h1", &[], &[PYTHON, "-c", SERVER])?;
@@ -88,6 +88,13 @@ fn instances_that_talk_are_seen_and_a_plan_brings_them_together() -> Result<()> 
     let (moved, to) = (steps[0].name.clone(), steps[0].to.clone());
     lab.eventually("the moved instance is seen at its new host", || {
         Ok(of(&top(&lab)?, &moved).is_some_and(|it| it.host == to && it.memory_bytes > Some(1 << 20)))
+    })?;
+    ensure!(top(&lab)?.hosts.iter().all(|host| host.network_bytes_per_second.is_some()), "{:?}", top(&lab)?);
+    lab.lab.kill("h2".parse()?)?;
+    lab.eventually("a host that is lost has no present figures, and neither have its instances", || {
+        let top = top(&lab)?;
+        let is_unknown = |it: TopInstance| it.host == "h2" && it.cpu_milli.is_none();
+        Ok(top.hosts.iter().all(|host| host.name == "h1") && of(&top, "holder").is_some_and(is_unknown))
     })
 }
 
