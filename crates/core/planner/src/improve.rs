@@ -175,9 +175,10 @@ fn searched(
 fn ordered(view: &View<'_>, loads: &Loads, aim: &Aim, bounds: &Bounds, places: &Places) -> Improvement {
     let none = BTreeSet::new();
     let model = Model::new(view, loads, aim, bounds, &none, 1);
-    let order = order(&model.problem(), &model.indices_of(places), bounds.at_once);
+    let goals = model.indices_of(places);
+    let order = order(&model.problem(), &goals, bounds.at_once);
     let (before, mut now) = (Score::of(view, loads, &Places::new()), Places::new());
-    let mut left = worthwhile(&order.waves, bounds.moves);
+    let mut left = worthwhile(&order.waves, &goals, bounds.moves);
     let mut waves = Vec::new();
     for wave in order.waves {
         let taken: Vec<_> = wave.into_iter().take(left).collect();
@@ -196,19 +197,25 @@ fn ordered(view: &View<'_>, loads: &Loads, aim: &Aim, bounds: &Bounds, places: &
     Improvement { before, waves, pinned: model.pinned(), stuck }
 }
 
-/// How many of the moves to make: all, or the first ones that gain the most together if there are too many.
-fn worthwhile(waves: &[Vec<Move>], most: usize) -> usize {
-    let gains: Vec<_> = waves.iter().flatten().map(|step| step.gain).collect();
-    if gains.len() <= most {
-        return gains.len();
+/// How many of the moves to make: all, or the first ones that gain the most together if there are too many. No instance is left on the way
+/// to its place `goals`.
+fn worthwhile(waves: &[Vec<Move>], goals: &[Option<usize>], most: usize) -> usize {
+    let steps: Vec<_> = waves.iter().flatten().collect();
+    if steps.len() <= most {
+        return steps.len();
     }
-    let mut sum = 0;
-    let sums = gains.iter().take(most).map(|gain| {
-        sum += gain;
-        sum
+    let (mut sum, mut on_the_way) = (0, BTreeSet::new());
+    let sums = steps.iter().take(most).map(|step| {
+        sum += step.gain;
+        if goals[step.item] == Some(step.to) {
+            on_the_way.remove(&step.item);
+        } else {
+            on_the_way.insert(step.item);
+        }
+        on_the_way.is_empty().then_some(sum)
     });
     let best = sums.enumerate().max_by_key(|(index, sum)| (*sum, Reverse(*index)));
-    best.filter(|(_, sum)| *sum > 0).map_or(0, |(index, _)| index + 1)
+    best.filter(|(_, sum)| *sum > Some(0)).map_or(0, |(index, _)| index + 1)
 }
 
 #[cfg(test)]

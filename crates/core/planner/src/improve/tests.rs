@@ -175,4 +175,11 @@ fn two_large_instances_change_places_through_a_third_host() {
     world.loads.rooms.insert(world.hosts[2].clone(), small);
     let found = world.improve(&Aim::Traffic, Bounds::default()).unwrap();
     assert_eq!((found.after().traffic, found.stuck.len()), (0, 0), "{found:?}");
+    let all = found.waves.iter().flatten().count();
+    for moves in 1..all {
+        let few = world.improve(&Aim::Traffic, Bounds { moves, ..Bounds::default() }).unwrap();
+        let mut last = BTreeMap::new();
+        last.extend(few.waves.iter().flatten().map(|step| (step.vid, step.is_detour)));
+        assert!(last.values().all(|is_detour| !is_detour), "an instance is left on the third host: {few:?}");
+    }
 }
