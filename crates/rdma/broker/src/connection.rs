@@ -190,7 +190,7 @@ async fn converse(
     };
     tokio::select! {
         result = hear(shared, instance, seat, place, socket, &parting) => result,
-        result = tell(waiting, socket, part) => result,
+        result = tell(seat, waiting, socket, part) => result,
     }
 }
 
@@ -322,9 +322,10 @@ fn ask_directory(shared: &Shared, asker: Member, number: u64, request: Request) 
     }
 }
 
-/// Sends the queued messages to a process until the queue closes. Calls `part` after a `Suspend`, and sends nothing afterwards: the process
-/// closes its connection then, and its last messages would not be read if a message to it failed.
+/// Sends the queued messages to a process until the queue closes. Calls `part` after a `Suspend`. One that serves sessions gets nothing
+/// afterwards: it closes its connection then, and its last messages would not be read if a message to it failed.
 async fn tell(
+    seat: Seat,
     mut waiting: mpsc::Receiver<Outgoing>,
     socket: &AsyncFd<OwnedFd>,
     part: impl Fn(),
@@ -333,7 +334,9 @@ async fn tell(
         send(socket, outgoing.message(), outgoing.descriptors()).await?;
         if matches!(outgoing.message(), ToProcess::Suspend) {
             part();
-            break;
+            if seat.server().is_some() {
+                break;
+            }
         }
     }
     while waiting.recv().await.is_some() {}
