@@ -10,6 +10,7 @@
 //! * [`scale`]: the cost of a large device.
 //! * [`net`]: the overlay against others.
 //! * [`plain`]: the time that plain CRIU takes for the same program as a move.
+//! * [`plan`]: the solver on problems with known values.
 //! * [`contained`]: the time that runc takes for the same container as a move.
 //! * [`vm`]: the time that plain QEMU takes for the same virtual machine as a move.
 
@@ -21,6 +22,7 @@ pub mod handles;
 pub mod inside;
 pub mod net;
 pub mod plain;
+pub mod plan;
 pub mod report;
 pub mod scale;
 pub mod vm;
