@@ -18,7 +18,10 @@ const FIRST: f64 = 30.0;
 /// The last temperature, as a quantile of those costs.
 const LAST: f64 = 0.01;
 
-/// Searches until the effort is spent. The result is never worse than the start.
+/// The least steps for each item. Fewer only scatter a placement that is good already.
+const LEAST_STEPS: f64 = 500.0;
+
+/// Searches until the effort is spent, if that is enough. The result is never worse than the start.
 pub fn anneal(state: &mut State<'_>, effort: &mut dyn Effort, rng: &mut Rng) {
     let (start, start_cost) = (state.places().to_vec(), state.cost());
     let losses = losses(state, rng);
@@ -26,18 +29,22 @@ pub fn anneal(state: &mut State<'_>, effort: &mut dyn Effort, rng: &mut Rng) {
     let least = losses.get((losses.len() as f64 * LAST) as usize).map_or(1.0, |loss| *loss as f64);
     let (first, last) = (mean * FIRST, least);
     let mut best = (start_cost, start);
-    loop {
-        let spent = effort.spent(TURN);
-        if spent >= 1.0 {
-            break;
-        }
-        let temperature = first * (last / first).powf(spent);
+    let mut spent = effort.spent(0);
+    let begun = spent;
+    while spent < 1.0 {
+        let temperature = first * (last / first).powf((spent - begun) / (1.0 - begun));
         for _ in 0..TURN {
             let bound = (-temperature * rng.f64().max(f64::MIN_POSITIVE).ln()) as Cost;
             step(state, bound, rng);
         }
         if spent > 0.5 && state.cost() < best.0 {
             best = (state.cost(), state.places().to_vec());
+        }
+        let before = spent;
+        spent = effort.spent(TURN);
+        let steps = TURN as f64 * (1.0 - begun) / (spent - before);
+        if before == begun && steps < LEAST_STEPS * state.problem.items as f64 {
+            break;
         }
     }
     if best.0 < state.cost() {

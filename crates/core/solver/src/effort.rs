@@ -27,3 +27,15 @@ impl Effort for Steps {
         self.done as f64 / self.limit.max(1) as f64
     }
 }
+
+/// A part of another effort: it is spent when `limit` of the other one is.
+pub(crate) struct Until<'e> {
+    pub effort: &'e mut dyn Effort,
+    pub limit: f64,
+}
+
+impl Effort for Until<'_> {
+    fn spent(&mut self, steps: u64) -> f64 {
+        self.effort.spent(steps) / self.limit
+    }
+}

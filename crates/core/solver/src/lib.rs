@@ -1,7 +1,7 @@
 //! Finds cheap placements of items at places, by local search from a given placement. It does no IO and reads no clock.
 //!
 //! * [`problem`]: what a problem is made of. [`effort`]: how long a search goes on.
-//! * [`solve`]: the search. `breakout` searches small problems, `anneal` large ones.
+//! * [`solve`]: the search. `race` searches small problems, by `breakout` or `tabu`; `descent` and `anneal` search large ones.
 //! * [`order`]: an order of moves to a placement.
 //! * `compact`: a problem in flat arrays. `state`: a placement with its cost. `sets`: constraints of sets. `attraction`: traffic as a table.
 
@@ -9,6 +9,7 @@ mod anneal;
 mod attraction;
 mod breakout;
 mod compact;
+mod descent;
 pub mod effort;
 mod neighbourhood;
 pub mod order;

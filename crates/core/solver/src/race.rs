@@ -3,7 +3,7 @@
 //! Breakout search is better where the costs have a structure, such as clusters of items, and tabu search where they have none.
 
 use crate::breakout::Breakout;
-use crate::effort::Effort;
+use crate::effort::{Effort, Until};
 use crate::neighbourhood::Neighbourhood;
 use crate::tabu;
 
@@ -24,17 +24,5 @@ pub fn run(near: Neighbourhood<'_>, effort: &mut dyn Effort) -> Vec<u32> {
     match one.best_cost <= other.best_cost {
         true => one.best,
         false => other.best,
-    }
-}
-
-/// A part of the effort.
-struct Until<'e> {
-    effort: &'e mut dyn Effort,
-    limit: f64,
-}
-
-impl Effort for Until<'_> {
-    fn spent(&mut self, steps: u64) -> f64 {
-        self.effort.spent(steps) / self.limit
     }
 }

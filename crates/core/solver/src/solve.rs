@@ -4,7 +4,8 @@ use fastrand::Rng;
 
 use crate::anneal::anneal;
 use crate::compact::{Compact, NOWHERE};
-use crate::effort::Effort;
+use crate::descent::descend;
+use crate::effort::{Effort, Until};
 use crate::neighbourhood::Neighbourhood;
 use crate::problem::{Cost, Problem};
 use crate::race;
@@ -12,6 +13,9 @@ use crate::state::State;
 
 /// The most entries of the tables of a search that compares all changes in each step.
 const SMALL: usize = 100_000;
+
+/// The part of the effort of a large problem that the descent before annealing may take, and that is left for the one after it.
+const DESCENT: f64 = 0.1;
 
 /// A place for each item.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +41,9 @@ pub fn solve(problem: &Problem, effort: &mut dyn Effort, seed: u64) -> Placement
         let places = race::run(Neighbourhood::new(state, rng), effort);
         return evaluate_compact(problem, &places);
     }
-    anneal(&mut state, effort, &mut rng);
+    descend(&mut state, &mut Until { effort, limit: DESCENT });
+    anneal(&mut state, &mut Until { effort, limit: 1.0 - DESCENT }, &mut rng);
+    descend(&mut state, effort);
     placement(&state)
 }
 

@@ -1,6 +1,6 @@
 //! A placement with everything that makes the cost of a change cheap to compute.
 
-use crate::compact::{Compact, NOWHERE};
+use crate::compact::{Compact, NOWHERE, Neighbour};
 use crate::problem::Cost;
 use crate::sets::{Sets, Step};
 
@@ -106,6 +106,23 @@ impl<'p> State<'p> {
     pub fn swap_delta_without_traffic(&mut self, one: usize, other: usize) -> Option<Cost> {
         let [first, second] = self.exchange(one, other)?;
         Some(self.local_swap_delta(first, second))
+    }
+
+    /// The most that another place of an item can lower the cost. Balances have no such bound.
+    pub fn most_gain(&self, item: usize) -> Cost {
+        let problem = self.problem;
+        let Some(place) = self.place_of(item).filter(|_| problem.balances.is_empty()) else {
+            return Cost::MAX;
+        };
+        // Without traffic there may be no distances.
+        let traffic = |neighbour: &Neighbour| match self.at[neighbour.item as usize] {
+            NOWHERE => 0,
+            at => neighbour.amount * Cost::from(problem.distances_of(place)[at as usize]),
+        };
+        let traffic: Cost = problem.neighbours_of(item).iter().map(traffic).sum();
+        let leaving = if problem.start[item] == place as u32 { problem.move_cost[item] } else { 0 };
+        let disturbance = problem.disturbance * self.sets.most_moved() as Cost;
+        traffic + self.place_cost[place] + problem.moved(item, place) + disturbance - leaving
     }
 
     fn exchange(&self, one: usize, other: usize) -> Option<[Step; 2]> {

@@ -209,6 +209,73 @@ fn the_result_depends_on_the_seed_alone() {
     assert_eq!(found(1), found(1));
 }
 
+/// A problem too large for tables of all changes: pairs of items with traffic, each where its other half is not.
+fn pairs(rng: &mut Rng, count: usize, places: usize) -> Spec {
+    let item = |number: usize| Item {
+        demand: vec![1],
+        start: Some((number % count + number / count) % places),
+        move_cost: 10,
+        ..Item::default()
+    };
+    let flow = |from| Flow { from, to: from + count, amount: rng.i64(0..40) };
+    let capacity = (count.div_ceil(places) * 2 + 2) as i64;
+    Spec {
+        resources: vec![Resource { overload: 1, is_transient: false }],
+        places: vec![Place { capacity: vec![capacity], level: vec![capacity], ..Place::default() }; places],
+        flows: (0..count).map(flow).collect(),
+        items: (0..2 * count).map(item).collect(),
+        distances: Matrix(
+            (0..places * places).map(|pair| i32::from(pair / places != pair % places)).collect(),
+        ),
+        ..Spec::default()
+    }
+}
+
+#[test]
+fn large_problems_move_what_pays_and_then_nothing() {
+    for seed in 0..8 {
+        let mut spec = pairs(&mut Rng::with_seed(seed), 300, 20);
+        let moves = |spec: &Spec| {
+            let found = solve(&Problem::new(spec).unwrap(), &mut Steps::new(20_000), seed);
+            let at = all(&found.places);
+            assert!(is_feasible(spec, &at), "seed {seed}");
+            let moved = at.iter().zip(starts(spec)).filter(|(at, start)| **at != *start).count();
+            (at, moved)
+        };
+        let (at, moved) = moves(&spec);
+        let paying = spec.flows.iter().filter(|flow| flow.amount > 10).count();
+        assert!(moved.abs_diff(paying) <= paying / 50, "seed {seed}: {moved} moves, {paying} pay");
+        spec.items.iter_mut().zip(at).for_each(|(item, place)| item.start = Some(place));
+        assert_eq!(moves(&spec).1, 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn large_problems_without_traffic_lose_their_overload() {
+    let place = Place { capacity: vec![50], level: vec![20], ..Place::default() };
+    let item = |number: usize| Item { demand: vec![1], start: Some(number / 50), ..Item::default() };
+    let spec = Spec {
+        resources: vec![Resource { overload: 1, is_transient: false }],
+        places: vec![place; 20],
+        items: (0..400).map(item).collect(),
+        ..Spec::default()
+    };
+    let found = solve(&Problem::new(&spec).unwrap(), &mut Steps::new(20_000), 1);
+    assert_eq!(found.cost, 0);
+}
+
+#[test]
+fn large_problems_obey_every_kind_of_constraint() {
+    for seed in 0..4 {
+        let spec = random(&mut Rng::with_seed(seed), 400, 20);
+        let found = solve(&Problem::new(&spec).unwrap(), &mut Steps::new(20_000), seed);
+        let at = all(&found.places);
+        assert_eq!(found.cost, cost(&spec, &at), "seed {seed}");
+        assert!(is_feasible(&spec, &at), "seed {seed}");
+        assert!(found.cost < cost(&spec, &starts(&spec)), "seed {seed}");
+    }
+}
+
 #[test]
 fn new_items_get_a_place_and_those_that_fit_nowhere_none() {
     let place = |capacity| Place { capacity: vec![capacity], level: vec![capacity], ..Place::default() };
