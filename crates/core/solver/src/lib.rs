@@ -3,7 +3,7 @@
 //! * [`problem`]: what a problem is made of. [`effort`]: how long a search goes on.
 //! * [`solve`]: the search. `race` searches small problems, by `breakout` or `tabu`; `descent` and `anneal` search large ones.
 //! * [`order`]: an order of moves to a placement.
-//! * `compact`: a problem in flat arrays. `state`: a placement with its cost. `sets`: constraints of sets. `attraction`: traffic as a table.
+//! * `compact`: a problem in flat arrays. `state`: a placement with its cost. `sets`: constraints of sets. `attraction` and `exchange`: traffic as a table.
 
 mod anneal;
 mod attraction;
@@ -11,6 +11,7 @@ mod breakout;
 mod compact;
 mod descent;
 pub mod effort;
+mod exchange;
 mod neighbourhood;
 pub mod order;
 pub mod problem;

@@ -3,6 +3,7 @@
 use fastrand::Rng;
 
 use crate::attraction::Attraction;
+use crate::exchange::Exchange;
 use crate::problem::Cost;
 use crate::state::State;
 
@@ -42,11 +43,19 @@ impl Best {
     }
 }
 
+/// What makes the cost of traffic of all changes cheap to compute.
+#[derive(Clone)]
+enum Traffic {
+    /// If nothing but swaps is possible.
+    Swaps(Exchange),
+    Any(Attraction),
+}
+
 /// A placement that changes, and the best one so far.
 #[derive(Clone)]
 pub struct Neighbourhood<'p> {
     pub state: State<'p>,
-    attraction: Attraction,
+    traffic: Traffic,
     /// Whether a swap changes nothing but the cost of traffic, and is always allowed.
     swaps_are_free: bool,
     /// By item and place: the number of the change by which it last left that place, from 1.
@@ -74,7 +83,10 @@ impl<'p> Neighbourhood<'p> {
             && !problem.has_transient
             && (0..problem.items).all(is_free);
         Self {
-            attraction: Attraction::of(&state),
+            traffic: match swaps_are_free && (0..problem.places).all(|place| !state.may_have_room(place)) {
+                true => Traffic::Swaps(Exchange::of(problem, state.places())),
+                false => Traffic::Any(Attraction::of(&state)),
+            },
             swaps_are_free,
             left: vec![0; problem.items * problem.places],
             row: Vec::new(),
@@ -145,14 +157,20 @@ impl<'p> Neighbourhood<'p> {
         for one in 0..items {
             let from = self.state.places()[one] as usize;
             for to in &open {
+                let Traffic::Any(attraction) = &self.traffic else { break };
                 if let Some(local) = self.state.shift_delta_without_traffic(one, *to) {
-                    let delta = local as f64 + self.attraction.shift_delta(one, from, *to);
+                    let delta = local as f64 + attraction.shift_delta(one, from, *to);
                     if suits(self, delta, [Some((one, *to)), None]) {
                         best.offer(&mut self.rng, delta, Change::Shift { item: one, to: *to });
                     }
                 }
             }
-            self.attraction.swap_deltas(one, from, self.state.places(), &mut row);
+            match &self.traffic {
+                Traffic::Swaps(exchange) => exchange.swap_deltas(one, &mut row),
+                Traffic::Any(attraction) => {
+                    attraction.swap_deltas(one, from, self.state.places(), &mut row);
+                }
+            }
             for (other, traffic) in row.iter().enumerate() {
                 let delta = match self.swaps_are_free {
                     true => *traffic,
@@ -190,6 +208,9 @@ impl<'p> Neighbourhood<'p> {
                 };
                 self.shift(one, to);
                 self.shift(other, from);
+                if let Traffic::Swaps(exchange) = &mut self.traffic {
+                    exchange.swapped(one, other);
+                }
             }
         }
     }
@@ -198,6 +219,8 @@ impl<'p> Neighbourhood<'p> {
         let from = self.state.places()[item];
         self.left[item * self.state.problem.places + from as usize] = self.changes;
         self.state.shift(item, to);
-        self.attraction.shifted(&self.state, item, from, to as u32);
+        if let Traffic::Any(attraction) = &mut self.traffic {
+            attraction.shifted(&self.state, item, from, to as u32);
+        }
     }
 }
