@@ -9,6 +9,7 @@ use moves::HostName;
 use moves::journal::Instance;
 use planner::{Amounts, Loads, Need, Talk};
 
+use crate::cooling;
 use crate::core::State;
 use crate::telemetry::{Telemetry, Track};
 
@@ -19,9 +20,14 @@ const POINTS: usize = 30;
 pub fn of(state: &State, request: &ImproveRequest, talks: Vec<Talk>) -> Loads {
     let instances = state.snapshot().instances.iter();
     let need = |(vid, instance): (&Vid, &Instance)| {
-        let used = used(state.get::<Telemetry>().instance(*vid));
+        let track = state.get::<Telemetry>().instance(*vid);
+        let used = used(track);
         let amounts = demanded(&instance.spec).map_or(used, |demanded| Amounts { cpu: used.cpu, ..demanded });
-        let pinned = reason_to_stay(instance, request).map(str::to_owned);
+        let is_measured = track.is_some_and(|track| track.last().is_some());
+        let pinned = reason_to_stay(instance, request)
+            .map(str::to_owned)
+            .or_else(|| Some(format!("it cools down for {} s more", cooling::cools_down_for(state, *vid)?)))
+            .or_else(|| (!is_measured).then(|| "it has not been measured yet".to_owned()));
         // Pages that were never written are not copied.
         (*vid, Need { amounts, copied: used.memory.min(amounts.memory), pinned })
     };

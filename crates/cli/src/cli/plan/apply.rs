@@ -1,5 +1,6 @@
 //! `transhume plan apply`
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::thread;
 
@@ -18,9 +19,14 @@ pub fn run(options: &Options, target: &Target) -> Result<ExitCode> {
     for _ in 0..PLANS {
         let plan = options.find(target, &stay)?;
         options.show(&plan)?;
-        let Some(failed) =
-            plan.waves.iter().map(|wave| carry_out(wave, target)).find(|failed| !failed.is_empty())
-        else {
+        // One that has made room goes on to its place, whatever its cool-down is.
+        let mut on_the_way = BTreeSet::new();
+        let mut carry_out = |wave: &Vec<ImprovementStep>| {
+            let failed = carry_out(wave, &on_the_way, target);
+            on_the_way.extend(wave.iter().filter(|step| step.is_detour).map(|step| step.name.clone()));
+            failed
+        };
+        let Some(failed) = plan.waves.iter().map(&mut carry_out).find(|failed| !failed.is_empty()) else {
             return Ok(if stay == options.keep { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         };
         stay.extend(failed);
@@ -32,9 +38,10 @@ pub fn run(options: &Options, target: &Target) -> Result<ExitCode> {
 }
 
 /// Makes the moves of a wave at the same time. Returns the instances that did not move.
-fn carry_out(wave: &[ImprovementStep], target: &Target) -> Vec<String> {
+fn carry_out(wave: &[ImprovementStep], on_the_way: &BTreeSet<String>, target: &Target) -> Vec<String> {
     thread::scope(|scope| {
-        let moving: Vec<_> = wave.iter().map(|step| (step, scope.spawn(|| make(step, target)))).collect();
+        let begin = |step| scope.spawn(move || make(step, on_the_way.contains(&step.name), target));
+        let moving: Vec<_> = wave.iter().map(|step| (step, begin(step))).collect();
         let failed = moving.into_iter().filter_map(|(step, moved)| {
             let why = match moved.join() {
                 Ok(Ok(())) => return None,
@@ -48,12 +55,12 @@ fn carry_out(wave: &[ImprovementStep], target: &Target) -> Vec<String> {
     })
 }
 
-fn make(step: &ImprovementStep, target: &Target) -> Result<()> {
+fn make(step: &ImprovementStep, force: bool, target: &Target) -> Result<()> {
     let request = Request::Move(MoveRequest {
         name: step.name.clone(),
         host: step.to.clone(),
         dry_run: false,
-        force: false,
+        force,
         post_copy: false,
         within_s: None,
     });

@@ -5,7 +5,7 @@ use api::{Improvement, ImprovementStep, PlacementFigures};
 use crate::figures::{mebibytes, rate};
 use crate::table;
 
-/// The figures, the moves, and with `explain` the instances that stay.
+/// The figures and the moves. With `explain`, or if nothing moves, also the instances that stay for a reason of their own.
 pub fn text(improvement: &Improvement, horizon_s: u64, explain: bool) -> String {
     let Improvement { before, after, waves, stay } = improvement;
     let mut text = format!("Now:   {}\n", in_words(before));
@@ -18,7 +18,7 @@ pub fn text(improvement: &Improvement, horizon_s: u64, explain: bool) -> String 
         let rows: Vec<_> = numbered.map(|(number, step)| row(number, step)).collect();
         text += &table::render(["WAVE", "INSTANCE", "FROM", "TO", "COPIED", "TRAFFIC THEN", "NOTE"], &rows);
     }
-    if explain && !stay.is_empty() {
+    if (explain || waves.is_empty()) && !stay.is_empty() {
         let rows: Vec<_> = stay.iter().map(|stays| [stays.name.clone(), stays.why.clone()]).collect();
         text += &format!("\n{}", table::render(["STAYS", "REASON"], &rows));
     }
@@ -86,8 +86,9 @@ mod tests {
         {
             assert!(shown.contains(part), "{shown}");
         }
+        assert!(!text(&improvement, 600, false).contains("pinned"));
         improvement.waves.clear();
         let shown = text(&improvement, 600, false);
-        assert!(shown.contains("No move pays within 600 s.") && !shown.contains("pinned"), "{shown}");
+        assert!(shown.contains("No move pays within 600 s.") && shown.contains("it is pinned"), "{shown}");
     }
 }

@@ -32,8 +32,18 @@ fn top(lab: &TestLab) -> Result<Top> {
 }
 
 fn plan(lab: &TestLab) -> Result<Improvement> {
-    let planned = lab.transhume(&["plan", "--goal", "traffic", "--json"])?.success()?;
+    plan_for(lab, "traffic")
+}
+
+fn plan_for(lab: &TestLab, goal: &str) -> Result<Improvement> {
+    let planned = lab.transhume(&["plan", "--goal", goal, "--json"])?.success()?;
     serde_json::from_str(&planned.lines.concat()).with_context(|| format!("{planned:?}"))
+}
+
+fn sample_often(lab: &TestLab, host: &str) -> Result<()> {
+    lab.lab.kill(host.parse()?)?;
+    lab.lab.start_with(host.parse()?, &["--sample-interval", "500ms"])?;
+    Ok(())
 }
 
 fn start(lab: &TestLab, name: &str, host: &str, options: &[&str], command: &[&str]) -> Result<()> {
@@ -46,14 +56,11 @@ fn instances_that_talk_are_seen_and_a_plan_brings_them_together() -> Result<()> 
     const PYTHON: &str = "/usr/bin/python3";
     let _shared = e2e::shared();
     let lab = TestLab::up(2)?;
-    for host in ["h1", "h2"] {
-        lab.lab.kill(host.parse()?)?;
-        lab.lab.start_with(host.parse()?, &["--sample-interval", "500ms"])?;
-    }
+    ["h1", "h2"].iter().try_for_each(|host| sample_often(&lab, host))?;
     net(&lab, &["layout", "star"])?;
-    start(&lab, "server", "h1", &[], &[PYTHON, "-c", SERVER])?;
+    start(&lab, "server", "h1", &["--cool-down", "1h"], &[PYTHON, "-c", SERVER])?;
     let address = lab.instance("server")?.address;
-    start(&lab, "client", "h2", &[], &[PYTHON, "-c", CLIENT, &address])?;
+    start(&lab, "client", "h2", &["--cool-down", "1h"], &[PYTHON, "-c", CLIENT, &address])?;
     start(&lab, "burner", "h1", &["--pin"], &["sh", "-c", "while :; do :; done"])?;
     start(&lab, "holder", "h2", &[], &[PYTHON, "-c", HOLDER])?;
 
@@ -86,6 +93,9 @@ fn instances_that_talk_are_seen_and_a_plan_brings_them_together() -> Result<()> 
     ensure!(plan(&lab)?.waves.is_empty(), "{:?}", plan(&lab)?);
 
     let (moved, to) = (steps[0].name.clone(), steps[0].to.clone());
+    let emptied = plan_for(&lab, &format!("evacuate={to}"))?;
+    let cools = emptied.stay.iter().any(|stays| stays.name == moved && stays.why.contains("cools down"));
+    ensure!(cools, "{emptied:?}");
     lab.eventually("the moved instance is seen at its new host", || {
         Ok(of(&top(&lab)?, &moved).is_some_and(|it| it.host == to && it.memory_bytes > Some(1 << 20)))
     })?;
@@ -103,6 +113,12 @@ fn a_plan_that_cannot_be_is_refused_by_name() -> Result<()> {
     let _shared = e2e::shared();
     let lab = TestLab::up(1)?;
     start(&lab, "job", "h1", &[], &["sleep", "1000"])?;
+    let unknown = lab.transhume(&["plan", "--goal", "evacuate=h1"])?.success()?;
+    ensure!(unknown.lines.iter().any(|line| line.contains("it has not been measured yet")), "{unknown:?}");
+    sample_often(&lab, "h1")?;
+    lab.eventually("it is measured", || {
+        Ok(top(&lab)?.instances.iter().any(|instance| instance.cpu_milli.is_some()))
+    })?;
     for (goal, reason) in [("evacuate=h9", "`h9`"), ("evacuate=h1", "the instances of h1")] {
         let refused = lab.transhume(&["plan", "--goal", goal])?;
         ensure!(!refused.status.success() && refused.errors.contains(reason), "{refused:?}");
