@@ -155,11 +155,11 @@ impl<'a> Chooser<'a> {
             .unwrap_or(Refusal::NoUsableHost)
     }
 
-    /// That a demand is more than any of the hosts has.
+    /// That a demand is more than any of several hosts has. The reason against a single one says what it has.
     fn too_large(&self, demanded: Amounts) -> Option<Refusal> {
         let capacities: Option<Vec<_>> =
             self.hosts.iter().map(|host| Some((host, self.view.hosts.get(host)?.capacity?))).collect();
-        let capacities = capacities?;
+        let capacities = capacities.filter(|capacities| capacities.len() > 1)?;
         let largest = |of: fn(&Amounts) -> u64| {
             let (host, has) = capacities.iter().max_by_key(|(_, has)| of(has))?;
             Some(((*host).clone(), of(has)))
