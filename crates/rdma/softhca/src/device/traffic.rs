@@ -45,10 +45,4 @@ impl Device {
     pub fn keep_traffic(&mut self, traffic: Vec<(Vid, Traffic)>) {
         traffic.into_iter().for_each(|(instance, traffic)| self.links.counted.add(instance, traffic));
     }
-
-    /// True if neighbours' memory is mapped: the process exchanges payload with them in its own calls alone.
-    #[must_use]
-    pub fn maps_neighbours(&self) -> bool {
-        self.links.live.iter().any(|&at| !self.links.links[at].sharing.taken.is_empty())
-    }
 }
