@@ -24,7 +24,7 @@ const PAIRS: usize = 20;
 /// Shows what hosts and instances use, and which instances talk
 ///
 /// On a terminal the figures are shown again every 2 s, until `q` or Ctrl-C. Nodes sample every 10 s (`node --sample-interval`), so a new instance
-/// has figures after 20 s. Traffic is the mean of the last minute on the overlay.
+/// has figures after 20 s. Traffic is the mean of the last minute, in both directions: frames on the overlay, and messages by RDMA.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  transhume top\n  transhume top --once\n  transhume top --json | jq -r '.talks[0].ends[]'"
@@ -83,7 +83,8 @@ fn text(top: &Top) -> String {
     text += &table::render(["INSTANCE", "HOST", "CPU", "PEAK", "MEMORY", "DISK", "NETWORK"], &instances);
     if !talks.is_empty() {
         text += "\n";
-        text += &table::render(["ONE", "OTHER", "TRAFFIC"], &talks);
+        text +=
+            &table::render(["ONE", "OTHER", "OVERLAY", "FRAMES", "RDMA", "MESSAGES", "RDMA IN ALL"], &talks);
     }
     text
 }
@@ -114,8 +115,11 @@ fn instance(instance: &TopInstance) -> [String; 7] {
     ]
 }
 
-fn talk(TopTalk { ends: [one, other], bytes_per_second }: &TopTalk) -> [String; 3] {
-    [one.clone(), other.clone(), rate(*bytes_per_second)]
+fn talk(talk: &TopTalk) -> [String; 7] {
+    let [one, other] = talk.ends.clone();
+    let [overlay, rdma] = [&talk.overlay, &talk.rdma]
+        .map(|network| (rate(network.bytes_per_second), format!("{}/s", network.messages_per_second)));
+    [one, other, overlay.0, overlay.1, rdma.0, rdma.1, mebibytes(talk.rdma_bytes)]
 }
 
 /// A share of one processor.
@@ -146,6 +150,6 @@ mod tests {
         let row = shown.lines().find(|line| line.starts_with("job")).unwrap();
         let words: Vec<_> = row.split_whitespace().collect();
         assert_eq!(words, ["job", "h1", "-", "150", "%", "3.0", "MiB", "-", "0.5", "MiB/s"]);
-        assert!(!shown.contains("TRAFFIC"));
+        assert!(!shown.contains("OVERLAY"));
     }
 }

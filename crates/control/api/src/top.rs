@@ -9,7 +9,7 @@ pub struct Top {
     pub hosts: Vec<TopHost>,
     /// The instances, those that use the most processor time first.
     pub instances: Vec<TopInstance>,
-    /// The traffic on the overlay between instances, the highest rates first.
+    /// The traffic between instances on the overlay and by RDMA, the highest rates first.
     pub talks: Vec<TopTalk>,
 }
 
@@ -58,6 +58,23 @@ pub struct TopInstance {
 pub struct TopTalk {
     /// The instances.
     pub ends: [String; 2],
-    /// The mean of the last minute.
+    /// The mean of the last minute, over all networks.
     pub bytes_per_second: u64,
+    /// Frames on the overlay.
+    pub overlay: TopRate,
+    /// Payload of RDMA, also between instances on one host.
+    pub rdma: TopRate,
+    /// The bytes of that payload since the coordinator has known of it, across moves.
+    pub rdma_bytes: u64,
+    /// Its messages.
+    pub rdma_messages: u64,
+}
+
+/// The mean of the last minute.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TopRate {
+    /// Bytes.
+    pub bytes_per_second: u64,
+    /// Messages, or frames.
+    pub messages_per_second: u64,
 }
