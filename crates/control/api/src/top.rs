@@ -11,6 +11,8 @@ pub struct Top {
     pub instances: Vec<TopInstance>,
     /// The traffic between instances on the overlay and by RDMA, the highest rates first.
     pub talks: Vec<TopTalk>,
+    /// The links of the overlay in both directions, as far as the sending host answers.
+    pub links: Vec<TopLink>,
 }
 
 /// A host.
@@ -68,6 +70,23 @@ pub struct TopTalk {
     pub rdma_bytes: u64,
     /// Its messages.
     pub rdma_messages: u64,
+}
+
+/// One direction of a link of the overlay.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TopLink {
+    /// The sending host.
+    pub from: String,
+    /// The receiving host.
+    pub to: String,
+    /// The recent round trip time of a datagram.
+    pub round_trip_us: Option<u64>,
+    /// Datagrams sent, as far as the receiving host has reported.
+    pub sent: u64,
+    /// Those of them that were lost.
+    pub lost: u64,
+    /// The highest available rate that was measured in the last minute.
+    pub available_bits_per_second: Option<u64>,
 }
 
 /// The mean of the last minute.

@@ -6,13 +6,15 @@ use api::{Top, TopHost, TopInstance, TopTalk};
 
 use super::{Point, Telemetry};
 use crate::core::{Cluster, State};
+use crate::network::links;
 use crate::network::traffic::{self, Between};
 
-/// The figures of all hosts and instances, and the traffic of the last minute.
+/// The figures of all hosts, instances and links, and the traffic of the last minute.
 pub async fn show(cluster: &Arc<Cluster>) -> Top {
-    let talks = traffic::by_network(cluster, traffic::WINDOW_S).await;
+    let (talks, links) =
+        tokio::join!(traffic::by_network(cluster, traffic::WINDOW_S), links::directions(cluster));
     let state = cluster.view();
-    Top { hosts: hosts(&state), instances: instances(&state), talks: named(&state, &talks) }
+    Top { hosts: hosts(&state), instances: instances(&state), talks: named(&state, &talks), links }
 }
 
 fn hosts(state: &State) -> Vec<TopHost> {
