@@ -50,7 +50,7 @@ pub use request::{
     ExecRequest, Host, INPUT_WINDOW, Instance, MAX_PARALLEL, MachineSupport, MoveGroupRequest, MoveRequest,
     Request, RestoreRequest, RunRequest, Seed, State, Vm,
 };
-pub use top::{Top, TopHost, TopInstance, TopTalk};
+pub use top::{Top, TopHost, TopInstance, TopLink, TopRate, TopTalk};
 pub use words::in_words;
 
 use fabric::attach::OutputStream;

@@ -100,8 +100,9 @@ impl Node {
         tokio::spawn(orders.follow());
         tokio::spawn(residents.data_port.clone().accept(sockets.links));
         if runs_instances {
-            let (live, uplink) = (residents.live.clone(), base.uplink.clone());
-            tokio::spawn(telemetry::run(live, uplink, address.ip(), options.sample_interval));
+            let (live, broker) = (residents.live.clone(), residents.broker.clone());
+            let (uplink, every) = (base.uplink.clone(), options.sample_interval);
+            tokio::spawn(telemetry::run(live, broker, uplink, address.ip(), every));
         }
         if let Some(listener) = sockets.metrics {
             tokio::spawn(metrics::serve(network.clone(), listener));

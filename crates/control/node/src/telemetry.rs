@@ -10,8 +10,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use broker::Broker;
 use engine_api::State;
-use rpc::telemetry::Sample;
+use rpc::telemetry::{MOST_FLOWS, RdmaFlow, Sample};
 use rpc::wire::FromNode;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::task::spawn_blocking;
@@ -24,25 +25,42 @@ use crate::uplink::Uplink;
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Samples in this interval as long as the node runs and the coordinator is connected.
-pub async fn run(live: Arc<LiveInstances>, uplink: Arc<Uplink>, address: IpAddr, every: Duration) {
+pub async fn run(
+    live: Arc<LiveInstances>,
+    broker: Broker,
+    uplink: Arc<Uplink>,
+    address: IpAddr,
+    every: Duration,
+) {
     loop {
         if !uplink.is_connected() {
             sleep(AGAIN).await;
             continue;
         }
-        let (live, uplink) = (live.clone(), uplink.clone());
+        let (live, broker, uplink) = (live.clone(), broker.clone(), uplink.clone());
         // It reads many files, each of which may wait for a lock of the kernel.
-        let sampled = spawn_blocking(move || uplink.send(&FromNode::Sampled(sample(&live, address))));
+        let sampled =
+            spawn_blocking(move || uplink.send(&FromNode::Sampled(sample(&live, &broker, address))));
         // A sample that panicked has printed a message; the next one may succeed.
         let _ = sampled.await;
         sleep(every).await;
     }
 }
 
-fn sample(live: &LiveInstances, address: IpAddr) -> Sample {
+fn sample(live: &LiveInstances, broker: &Broker, address: IpAddr) -> Sample {
     let running = live.all().into_iter().filter(|(_, live)| live.state == State::Running);
     let instances = running.filter_map(|(vid, live)| Some((vid, processes::below(live.first?)?)));
-    Sample { at_us: monotonic_us(), host: host::in_use(address), instances: instances.collect() }
+    Sample {
+        at_us: monotonic_us(),
+        host: host::in_use(address),
+        instances: instances.collect(),
+        rdma: rdma(broker),
+    }
+}
+
+fn rdma(broker: &Broker) -> Vec<RdmaFlow> {
+    let flow = |flow: broker::Flow| RdmaFlow { from: flow.from, to: flow.to, volume: flow.volume };
+    broker.traffic().into_iter().take(MOST_FLOWS).map(flow).collect()
 }
 
 /// Counters go on when the node restarts, so its clock has to as well.

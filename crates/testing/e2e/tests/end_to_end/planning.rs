@@ -108,6 +108,54 @@ fn instances_that_talk_are_seen_and_a_plan_brings_them_together() -> Result<()> 
     })
 }
 
+/// Writes 64 KiB so many times, and then sends 8 bytes so many times. `ib_write_bw` has 16 requests in flight: what a move interrupts is sent,
+/// and counted, again.
+const WRITES: u64 = 20_000;
+const SENDS: u64 = 100_000;
+
+/// One side of both programs. The client begins again until the server listens.
+fn perftest(address: &str) -> String {
+    format!(
+        "until ib_write_bw -F -s 65536 -t 16 -n {WRITES} {address}; do sleep 0.1; done
+         until ib_send_bw -F -s 8 -n {SENDS} {address}; do sleep 0.1; done
+         sleep 1000"
+    )
+}
+
+#[test]
+fn rdma_traffic_is_counted_between_hosts_on_one_host_and_across_a_move() -> Result<()> {
+    let _shared = e2e::shared();
+    let lab = TestLab::up(2)?;
+    ["h1", "h2"].iter().try_for_each(|host| sample_often(&lab, host))?;
+    start(&lab, "server", "h1", &[], &["sh", "-c", &perftest("")])?;
+    let address = lab.instance("server")?.address;
+    start(&lab, "client", "h2", &[], &["sh", "-c", &perftest(&address)])?;
+    let counted = || -> Result<(u64, u64)> {
+        let talks = top(&lab)?.talks;
+        let talk =
+            talks.into_iter().find(|talk| talk.ends.iter().all(|end| end == "client" || end == "server"));
+        Ok(talk.map_or((0, 0), |talk| (talk.rdma_bytes, talk.rdma_messages)))
+    };
+    let (bytes, messages) = (WRITES * 65536 + SENDS * 8, WRITES + SENDS);
+    lab.eventually("traffic between two hosts is counted", || Ok(counted()?.0 > bytes / 20))?;
+    let before = counted()?;
+    ensure!(before.0 < bytes * 3 / 4, "the program was quicker than this test: {before:?}");
+    lab.move_to("client", "h1")?;
+    let after = counted()?;
+    ensure!(after.0 >= before.0 && after.0 < bytes * 11 / 10, "{before:?} {after:?}");
+    lab.eventually("all traffic is counted", || {
+        let counted = counted()?;
+        Ok(counted.0 >= bytes && counted.1 >= messages)
+    })?;
+    let (all_bytes, all_messages) = counted()?;
+    ensure!(all_bytes < bytes * 11 / 10 && all_messages < messages * 11 / 10, "{all_bytes} {all_messages}");
+
+    let talks = top(&lab)?.talks;
+    ensure!(talks[0].rdma.bytes_per_second == talks[0].bytes_per_second, "none on the overlay: {talks:?}");
+    ensure!(plan(&lab)?.before.traffic == 0, "they are on one host");
+    Ok(())
+}
+
 #[test]
 fn a_plan_that_cannot_be_is_refused_by_name() -> Result<()> {
     let _shared = e2e::shared();
