@@ -23,8 +23,8 @@ const EXAMPLES: &str = "Examples:
 const JSON: &str = "JSON output:
   Standard output gets one object: `before` and `after` with the figures of the placement (`traffic` in bytes a
   second between hosts, `overload_milli` and `spread_permille` of processors, `hosts` in use), `waves` (lists of
-  moves with `name`, `from`, `to`, `copied_bytes`, the figures `after` and `is_detour`) and `stay` (`name` and
-  `why`). With `apply` it gets one such object for each plan that it carries out.";
+  moves with `name`, `from`, `to`, `copied_bytes`, the figures `after` and `is_detour`), `stay` (`name` and
+  `why`), and `unjudged` (the same, for demands of latency between hosts whose latency is not known). With `apply` it gets one such object for each plan that it carries out.";
 
 /// Says which moves would place the running instances better
 ///

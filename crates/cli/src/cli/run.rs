@@ -1,6 +1,7 @@
 //! `transhume run`
 
 mod container;
+mod demand;
 mod machine;
 mod seed;
 
@@ -13,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
-use api::{Client, Container, Event, Instance, Position, Request, RunRequest};
+use api::{Client, Container, Demand, Event, Instance, Position, Request, RunRequest};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use fabric::{FabricId, NetworkKind};
@@ -58,16 +59,10 @@ pub struct Arguments {
     /// A label of letters, digits and `-_./`; may be repeated up to 16 times
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = words::variable)]
     labels: Vec<(String, String)>,
-    /// Never shares a host with instances that have the same value of this label
-    #[arg(long, value_name = "NAME")]
-    anti_affinity: Vec<String>,
     /// The cool-down: how long `transhume move` refuses to move it again without `--force`
     /// (a number with `s`, `m`, `h` or `d`) [default: the coordinator's]
     #[arg(long, value_name = "DURATION", value_parser = words::seconds)]
     cool_down: Option<u64>,
-    /// Stays on its host: `transhume plan` moves it nowhere (`transhume move` and `transhume drain` do)
-    #[arg(long)]
-    pin: bool,
     /// The network of its device [default: the overlay if it is laid out, else the bridge]
     #[arg(long, value_name = "NETWORK", value_parser = network())]
     network: Option<NetworkKind>,
@@ -84,6 +79,8 @@ pub struct Arguments {
     #[arg(short = 'i', long, conflicts_with_all = ["detach", "json"])]
     stdin: bool,
     #[command(flatten)]
+    demand: demand::Options,
+    #[command(flatten)]
     container: container::Options,
     #[command(flatten)]
     machine: machine::MachineOptions,
@@ -96,7 +93,7 @@ impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
         let (detach, json, stdin) = (self.detach, self.json, self.stdin);
         let errand = if detach || json { None } else { Some(Errand::begin(target.socket())?) };
-        let host = self.host.clone().unwrap_or_default();
+        let host = self.demand.host(self.host.clone())?.unwrap_or_default();
         let suggest = |failure| target.suggest_host(failure, &host);
         let instance = match target.ask(&Request::Run(self.request()?.into())).map_err(suggest)? {
             Event::Started(instance) => instance,
@@ -124,6 +121,7 @@ impl Arguments {
         let followed = !(self.detach || self.json);
         let labels = labels(self.labels)?;
         let limits = (self.container.memory(), self.container.cpus());
+        let demand = self.demand.demand(limits.1, limits.0)?;
         let vm = self.machine.vm(&self.command, self.stdin, limits)?;
         let program = match (&vm, self.container.program(&self.command)?) {
             (Some(_), _) => Program::none(),
@@ -132,12 +130,19 @@ impl Arguments {
         };
         Ok(RunRequest {
             name: self.name,
-            host: self.host,
+            host: self.demand.host(self.host)?,
             group: self.group,
             labels,
-            anti_affinity: self.anti_affinity.into_iter().collect(),
+            // The size of a virtual machine says what it demands.
+            demand: if vm.is_some() {
+                Demand { cpu_milli: None, memory_bytes: None, ..demand }
+            } else {
+                demand
+            },
+            pin: self.demand.is_pinned(),
+            anti_affinity: self.demand.anti_affinity.into_iter().collect(),
+            affinity: self.demand.affinity.into_iter().collect(),
             cool_down_s: self.cool_down,
-            pin: self.pin,
             network: self.network,
             fabric: FabricId(self.fabric),
             command: program.command,

@@ -55,6 +55,26 @@ pub fn interval(text: &str) -> std::result::Result<Duration, String> {
         .ok_or_else(|| "use a duration of at least 100ms, such as 500ms, 10s or 1m".into())
 }
 
+/// `NAME=RATE`: bytes a second, with a unit.
+pub fn rate_to(text: &str) -> std::result::Result<(String, u64), String> {
+    let units = [("K", 1 << 10), ("M", 1 << 20), ("G", 1 << 30)];
+    amount_to(text, &units).ok_or_else(|| "use NAME=RATE, such as db=50M for 50 MiB a second".into())
+}
+
+/// `NAME=TIME`: microseconds, with a unit.
+pub fn time_to(text: &str) -> std::result::Result<(String, u64), String> {
+    let units = [("us", 1), ("ms", 1000), ("s", 1_000_000)];
+    amount_to(text, &units).ok_or_else(|| "use NAME=TIME, such as db=200us or db=2ms".into())
+}
+
+/// A name and a number of some units; the first unit that the text ends with counts.
+fn amount_to(text: &str, units: &[(&str, u64)]) -> Option<(String, u64)> {
+    let (name, amount) = text.split_once('=').filter(|(name, _)| !name.is_empty())?;
+    let (number, unit) = units.iter().find_map(|(unit, size)| Some((amount.strip_suffix(unit)?, size)))?;
+    let amount = number.parse::<u64>().ok()?.checked_mul(*unit).filter(|amount| *amount > 0)?;
+    Some((name.to_owned(), amount))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,6 +109,19 @@ mod tests {
         }
         for wrong in ["", "s", "24", "-1h", "1.5h", "h24", "18446744073709551615d", "1ä"] {
             assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn rates_and_times_to_an_instance_have_a_unit() {
+        let to = |amount| Ok(("db".to_owned(), amount));
+        assert_eq!((rate_to("db=50M"), rate_to("db=1K")), (to(50 << 20), to(1 << 10)));
+        assert_eq!(
+            (time_to("db=200us"), time_to("db=2ms"), time_to("db=1s")),
+            (to(200), to(2000), to(1_000_000))
+        );
+        for wrong in ["db", "=1M", "db=", "db=5", "db=0M", "db=-1M", "db=1.5G", "db=99999999999999999G"] {
+            assert!(rate_to(wrong).is_err() && time_to(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -62,7 +62,7 @@ pub struct ImprovementStep {
     pub is_detour: bool,
 }
 
-/// An instance that stays where it is.
+/// An instance, and why it stays where it is or what is not known about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stays {
     /// The instance.
@@ -82,4 +82,7 @@ pub struct Improvement {
     pub waves: Vec<Vec<ImprovementStep>>,
     /// Instances that stay where they are for a reason of their own, and those that no order of moves brings to a better host.
     pub stay: Vec<Stays>,
+    /// Instances whose demand of a latency cannot be judged when all moves are done, with the reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unjudged: Vec<Stays>,
 }

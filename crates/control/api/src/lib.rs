@@ -46,7 +46,7 @@ pub use report::{
     Phase, PhaseTime, PlannedMove, Stayed,
 };
 pub use request::{
-    Accelerator, Boot, CheckpointRequest, Container, ContainerImage, Disk, DrainRequest, ExecLine,
+    Accelerator, Boot, CheckpointRequest, Container, ContainerImage, Demand, Disk, DrainRequest, ExecLine,
     ExecRequest, Host, INPUT_WINDOW, Instance, MAX_PARALLEL, MachineSupport, MoveGroupRequest, MoveRequest,
     Request, RestoreRequest, RunRequest, Seed, State, Vm,
 };

@@ -133,6 +133,12 @@ pub struct RunRequest {
     /// Keys of labels for anti-affinity: it never shares a host with an instance that has the same value of one of them.
     #[serde(default)]
     pub anti_affinity: BTreeSet<String>,
+    /// Keys of labels for affinity: it shares its host with all instances that have the same value of one of them.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub affinity: BTreeSet<String>,
+    /// What it demands.
+    #[serde(default, skip_serializing_if = "Demand::is_empty")]
+    pub demand: Demand,
     /// Its cool-down in seconds; the default is the coordinator's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cool_down_s: Option<u64>,
@@ -162,6 +168,32 @@ pub struct RunRequest {
     /// Whether the command has a standard input, which an [`ExecRequest`] with `for_own` provides.
     #[serde(default)]
     pub stdin: bool,
+}
+
+/// What an instance demands of its host, and of the way to other instances. What is missing is measured.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Demand {
+    /// Thousandths of a processor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_milli: Option<u64>,
+    /// Bytes of memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// By name of another instance: bytes a second between both.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub bandwidth_to: BTreeMap<String, u64>,
+    /// By name of another instance: the most microseconds between both.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub latency_to_us: BTreeMap<String, u64>,
+}
+
+impl Demand {
+    /// Whether it demands nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// A virtual machine.
@@ -405,6 +437,15 @@ pub struct Instance {
     /// Keys of labels for anti-affinity: it never shares a host with an instance that has the same value of one of them.
     #[serde(default)]
     pub anti_affinity: BTreeSet<String>,
+    /// Keys of labels for affinity: it shares its host with all instances that have the same value of one of them.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub affinity: BTreeSet<String>,
+    /// What it demands.
+    #[serde(default, skip_serializing_if = "Demand::is_empty")]
+    pub demand: Demand,
+    /// No plan moves it.
+    #[serde(default)]
+    pub pin: bool,
     /// Its own cool-down in seconds, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cool_down_s: Option<u64>,

@@ -15,7 +15,7 @@ use api::{
 use fabric::Vid;
 use moves::journal::{MoveRecord, Stage};
 use moves::{HostName, MoveId};
-use planner::{Assignment, Goal, Leaving, Planned, View};
+use planner::{Assignment, Goal, Leaving, Planned, Refusal, Talk, View};
 use rpc::wire::{self, Answer, Question};
 use store::Change;
 use tokio::sync::mpsc::{self, UnboundedSender};
@@ -28,7 +28,8 @@ use crate::drains::Drains;
 use crate::follow::Events;
 use crate::follows::Follows;
 use crate::lifecycle::Lifecycle;
-use crate::{cooling, failure, hosts, moving, planning};
+use crate::network::traffic;
+use crate::{cooling, failure, hosts, loads, moving, planning};
 
 /// Time limit for a host to report an instance's size, and the number of such questions in flight per host.
 const WEIGH_LIMIT: Duration = Duration::from_secs(10);
@@ -171,6 +172,8 @@ struct Tried {
     under_way: BTreeSet<Vid>,
     hosts: HashMap<Vid, BTreeSet<HostName>>,
     weights: Weights,
+    /// The traffic when the drain began.
+    talks: Vec<Talk>,
     failures: HashMap<Vid, Failure>,
 }
 
@@ -251,8 +254,8 @@ impl Drain {
             let user = user.clone();
             tokio::spawn(async move { moving::last_of(events, &user).await });
         }
-        let weights = drain.weigh(&cluster).await;
-        let mut tried = Tried { weights, ..Tried::default() };
+        let (weights, talks) = drain.measure(&cluster).await;
+        let mut tried = Tried { weights, talks, ..Tried::default() };
         let (mut moved, mut under_way) = (0, JoinSet::new());
         let mut heard = Instant::now();
         loop {
@@ -323,12 +326,19 @@ impl Drain {
         let instances: Vec<_> = free.iter().map(leaving).collect();
         let goal = Goal::Evacuate { from: &self.host, to: &self.targets, instances: &instances, most };
         // Instances that can go nowhere are reported at the end.
-        let planned = planner::plan(&planning::view(state), &goal).unwrap_or_default();
+        let loads = loads::measured(state, tried.talks.clone());
+        let planned = planner::plan(&planning::view(state), &loads, &goal).unwrap_or_default();
         let next = |Assignment { which, to }| {
             let (vid, name) = free[which].clone();
             (vid, name, to)
         };
         planned.into_iter().map(next).collect()
+    }
+
+    /// The sizes of the instances on the host, and the traffic between all instances.
+    async fn measure(&self, cluster: &Arc<Cluster>) -> (Weights, Vec<Talk>) {
+        let talks = traffic::between_instances(cluster, traffic::WINDOW_S);
+        tokio::join!(self.weigh(cluster), talks)
     }
 
     /// The sizes of the instances on the host.
@@ -399,25 +409,22 @@ impl Drain {
         if !state.links().is_up(&self.host) {
             return failure::host_down(&self.host);
         }
-        let view = planning::view(state);
-        let destinations = view.destinations(&self.host, &self.targets);
-        let mut refused = destinations.iter().filter_map(|host| view.check_move(vid, host).err());
+        let destinations = self.destinations(state, vid, &Planned::new(), Vec::new());
+        let mut refused = destinations.into_iter().filter_map(|(_, allowed)| allowed.err());
         refused.next().map_or_else(|| failure::nowhere_to_go(&self.host), planning::refused)
     }
 
     /// Dry run: reports for each instance its destination, or the blockers at all destinations.
     async fn plan(self, cluster: Arc<Cluster>, user: UnboundedSender<Event>) {
         let (mut planned, mut plan) = (Planned::new(), Vec::new());
-        let weights = self.weigh(&cluster).await;
+        let (weights, talks) = self.measure(&cluster).await;
         let left = self.in_order(&cluster.view(), &weights);
         for (vid, name) in left {
             moving::wait_for_start(&cluster, &name).await;
             let (mut to, mut obstacles) = (None, Vec::new());
-            let destinations = self.destinations(&cluster.view(), &planned);
-            for host in destinations {
-                let place = View { planned: planned.clone(), ..planning::view(&cluster.view()) }
-                    .check_move(vid, &host);
-                let found = match place {
+            let destinations = self.destinations(&cluster.view(), vid, &planned, talks.clone());
+            for (host, allowed) in destinations {
+                let found = match allowed {
                     Ok(()) => moving::check(&cluster, &name, &host, true).await,
                     Err(refusal) => vec![planning::refused(refusal)],
                 };
@@ -463,10 +470,16 @@ impl Drain {
         left
     }
 
-    /// Possible destinations, the emptiest host first, as if the `planned` moves had been made.
-    fn destinations(&self, state: &State, planned: &Planned) -> Vec<HostName> {
+    /// Possible destinations of an instance, the best one first, as if the `planned` moves had been made. Then the others, with their reasons.
+    fn destinations(
+        &self,
+        state: &State,
+        vid: Vid,
+        planned: &Planned,
+        talks: Vec<Talk>,
+    ) -> Vec<(HostName, Result<(), Refusal>)> {
         let view = View { planned: planned.clone(), ..planning::view(state) };
-        view.destinations(&self.host, &self.targets)
+        planner::destinations(&view, &loads::measured(state, talks), vid, &self.targets)
     }
 }
 

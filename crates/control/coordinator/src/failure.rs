@@ -5,6 +5,7 @@ use fabric::session::{MAX_SESSIONS, Order};
 use instance::BlueprintError;
 use moves::coordinator::{AddError, Refusal, TooLate};
 use moves::{HostName, MoveId};
+use planner::Resource;
 use rpc::wire::split_reason;
 use store::{MAX_ENDED_INSTANCES, StoreError};
 
@@ -186,11 +187,94 @@ pub fn no_label(key: &str, value: &str, longest: usize) -> Failure {
     )
 }
 
-pub fn apart_without_label(key: &str) -> Failure {
+/// `what` is affinity or anti-affinity.
+pub fn without_label(what: &str, key: &str) -> Failure {
     Failure::new(
-        format!("anti-affinity names the label `{key}`, which the instance does not have"),
+        format!("{what} names the label `{key}`, which the instance does not have"),
         format!("set the label: `--label {key}=…`"),
     )
+}
+
+pub fn together_and_apart(key: &str) -> Failure {
+    Failure::new(
+        format!("`--affinity {key}` and `--anti-affinity {key}` contradict each other"),
+        "pass one of both",
+    )
+}
+
+pub fn wrong_demand(option: &str, amount: u64, most: u64) -> Failure {
+    Failure::new(format!("{amount} is not a valid demand ({option})"), format!("demand 1 to {most}"))
+}
+
+pub fn too_many_others(option: &str, count: usize, most: usize) -> Failure {
+    Failure::new(
+        format!("`{option}` names {count} instances, which is too many"),
+        format!("name at most {most}"),
+    )
+}
+
+pub fn no_other(option: &str, name: &str) -> Failure {
+    Failure::new(
+        format!("`{option}` names `{name}`, and there is no such instance"),
+        "start that one first, or name a running instance from `transhume ps`",
+    )
+}
+
+pub fn kept_together(other: &str, (key, value): (&str, &str), there: &HostName, host: &HostName) -> Failure {
+    Failure::new(
+        format!("affinity on {key}={value} excludes host {host}: `{other}` is on {there}"),
+        format!("choose {there}, or omit the affinity"),
+    )
+}
+
+pub fn contradiction(other: &str, together: &str, apart: &str) -> Failure {
+    Failure::new(
+        format!(
+            "affinity on {together} and anti-affinity on {apart} contradict each other: `{other}` has both"
+        ),
+        "change one of the two labels, or omit one of both constraints",
+    )
+}
+
+/// The demands of others leave a part of a host free. The amounts are the demand, what is free, and what the host has.
+pub fn no_room(host: &HostName, resource: Resource, [demanded, free, has]: [u64; 3]) -> Failure {
+    let help = "demand less, choose another host, or end or move an instance that demands it (`transhume ps --json`)";
+    let what = match resource {
+        Resource::Processors => format!(
+            "host {host} has no room for a demand of {} processors: of its {}, {} are free",
+            decimal(demanded),
+            decimal(has),
+            decimal(free)
+        ),
+        Resource::Memory => format!(
+            "host {host} has no room for a demand of {} MiB of memory: of its {} MiB, {} MiB are free",
+            demanded.div_ceil(1 << 20),
+            has >> 20,
+            free >> 20
+        ),
+    };
+    Failure::new(what, help)
+}
+
+pub fn too_large(resource: Resource, demanded: u64, largest: &HostName, has: u64) -> Failure {
+    let what = match resource {
+        Resource::Processors => format!(
+            "no host has the {} processors that are demanded: {largest} has the most, {}",
+            decimal(demanded),
+            decimal(has)
+        ),
+        Resource::Memory => format!(
+            "no host has the {} MiB of memory that are demanded: {largest} has the most, {} MiB",
+            demanded.div_ceil(1 << 20),
+            has >> 20
+        ),
+    };
+    Failure::new(what, "demand less, or start `transhume node` on a larger host")
+}
+
+/// A number of thousandths, with one decimal.
+fn decimal(thousandths: u64) -> String {
+    format!("{}.{}", thousandths / 1000, thousandths % 1000 / 100)
 }
 
 pub fn kept_apart(other: &str, (key, value): (&str, &str), host: &HostName) -> Failure {

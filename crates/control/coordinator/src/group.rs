@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use crate::client::Client;
 use crate::core::{Cluster, Command, Owner, State};
 use crate::follow::Events;
-use crate::{cooling, failure, moving, planning};
+use crate::{cooling, failure, loads, moving, planning};
 
 /// A member with its source and its destination.
 struct Member {
@@ -187,7 +187,7 @@ pub fn members(state: &State, group: &str) -> Vec<(Vid, String, HostName)> {
     members
 }
 
-/// The members that are not on one of the requested hosts, each with a destination that will have the fewest members. Fails if a member moves, or if part of its memory
+/// The members that are not on one of the requested hosts, each with a destination. Fails if a member moves, or if part of its memory
 /// is on another host.
 fn movers(state: &State, machine: &Coordinator, request: &MoveGroupRequest) -> Result<Vec<Member>, Failure> {
     let members = members(state, &request.group);
@@ -200,7 +200,8 @@ fn movers(state: &State, machine: &Coordinator, request: &MoveGroupRequest) -> R
     let hosts = planning::usable_hosts(state, &request.hosts)?;
     let vids: Vec<_> = members.iter().map(|(vid, ..)| *vid).collect();
     let goal = Goal::Spread { instances: &vids, hosts: &hosts };
-    let planned = planner::plan(&planning::view(state), &goal).map_err(planning::refused)?;
+    let loads = loads::measured(state, Vec::new());
+    let planned = planner::plan(&planning::view(state), &loads, &goal).map_err(planning::refused)?;
     let mover = |Assignment { which, to }| {
         let (vid, name, from) = members[which].clone();
         Member { vid, name, from, to }

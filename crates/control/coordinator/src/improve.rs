@@ -1,4 +1,8 @@
 //! Better placements of running instances, on request. Nothing moves here.
+//!
+//! * `checks`: what the engines say about the moves of a plan.
+
+mod checks;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,21 +11,50 @@ use api::{Event, Failure, ImproveRequest, Stays};
 use fabric::Vid;
 use moves::HostName;
 use moves::placement::Placement;
-use planner::{Aim, Bounds, Host, Improvement, Instance, Loads, Score, Step, Talk, View};
+use planner::{Aim, Bounds, Far, Host, Improvement, Instance, Loads, Refusal, Score, Step, Talk, View};
 
 use crate::core::{Cluster, State};
+use crate::improve::checks::{Checks, Mover};
 use crate::network::traffic;
 use crate::{hosts, loads, planning};
 
-/// Searches for moves that pay. The search takes up to some seconds, on a thread of its own.
+/// How often a plan is made anew without the instances that the engines refuse to move.
+const ROUNDS: usize = 4;
+
+/// Searches for moves that pay, and that the engines do not refuse. The search takes up to some seconds, on a thread of its own.
 ///
 /// # Errors
 /// If the host to be emptied is unknown, or one of its instances fits nowhere else.
 pub async fn find(cluster: &Arc<Cluster>, request: ImproveRequest) -> Result<Event, Failure> {
     let talks = traffic::between_instances(cluster, traffic::WINDOW_S).await;
-    let search = Search::of(&cluster.view(), &request, talks)?;
-    let searched = tokio::task::spawn_blocking(move || search.run()).await;
-    searched.map_err(|error| Failure::new(format!("the search has failed: {error}"), "report this"))?
+    let mut search = Search::of(&cluster.view(), &request, talks)?;
+    let mut checks = Checks::default();
+    let mut rounds = 0..ROUNDS;
+    loop {
+        let found;
+        (search, found) = searched(search).await?;
+        let refused = match rounds.next() {
+            Some(_) => checks.refused(cluster, &search.movers(&found)).await,
+            None => Vec::new(),
+        };
+        if refused.is_empty() {
+            return Ok(Event::Improvement(search.described(found)));
+        }
+        for (vid, reason) in refused {
+            search.loads.needs.entry(vid).or_default().pinned = Some(reason);
+        }
+    }
+}
+
+async fn searched(search: Search) -> Result<(Search, Improvement), Failure> {
+    let run = move || {
+        let found = search.run();
+        (search, found)
+    };
+    let ran = tokio::task::spawn_blocking(run).await;
+    let (search, found) =
+        ran.map_err(|error| Failure::new(format!("the search has failed: {error}"), "report this"))?;
+    Ok((search, found.map_err(planning::refused)?))
 }
 
 /// What a search needs, apart from the state, which changes meanwhile.
@@ -59,15 +92,58 @@ impl Search {
         })
     }
 
-    fn run(&self) -> Result<Event, Failure> {
+    fn view(&self) -> View<'_> {
         let instances = self.instances.iter().map(|(vid, at)| {
             let (name, host, placement) = (&*at.name, &at.host, &at.placement);
             (*vid, Instance { name, host, moves_to: at.moves_to.as_ref(), placement })
         });
-        let view = View { hosts: self.hosts.clone(), instances: instances.collect(), ..View::default() };
-        let found =
-            planner::improve(&view, &self.loads, &self.aim, &self.bounds).map_err(planning::refused)?;
-        Ok(Event::Improvement(described(&view, found)))
+        View { hosts: self.hosts.clone(), instances: instances.collect(), ..View::default() }
+    }
+
+    fn run(&self) -> Result<Improvement, Refusal> {
+        planner::improve(&self.view(), &self.loads, &self.aim, &self.bounds)
+    }
+
+    /// The moves of instances from where they are now.
+    fn movers(&self, found: &Improvement) -> Vec<Mover> {
+        let steps = found
+            .waves
+            .iter()
+            .flatten()
+            .filter(|step| self.instances.get(&step.vid).is_some_and(|at| at.host == step.from));
+        steps.map(|step| Mover { vid: step.vid, name: self.name(step.vid), to: step.to.clone() }).collect()
+    }
+
+    fn name(&self, vid: Vid) -> String {
+        self.instances.get(&vid).map(|at| at.name.clone()).unwrap_or_default()
+    }
+
+    fn described(&self, found: Improvement) -> api::Improvement {
+        let step = |step: Step| api::ImprovementStep {
+            name: self.name(step.vid),
+            from: step.from.to_string(),
+            to: step.to.to_string(),
+            copied_bytes: step.copied,
+            after: figures(&step.after),
+            is_detour: step.is_detour,
+        };
+        let (before, after) = (figures(&found.before), figures(found.after()));
+        let pinned = found.pinned.into_iter().map(|(vid, why)| Stays { name: self.name(vid), why });
+        let stuck = found.stuck.into_iter().map(|vid| Stays {
+            name: self.name(vid),
+            why: "no order of moves brings it to its better host, since no host has room for it meanwhile"
+                .into(),
+        });
+        let far = |Far { one, other, within_us }: Far| Stays {
+            name: self.name(one),
+            why: format!(
+                "it demands at most {within_us} us to `{}`, which is on another host, and the latency between hosts is not known",
+                self.name(other)
+            ),
+        };
+        let waves = found.waves.into_iter().map(|wave| wave.into_iter().map(step).collect()).collect();
+        let unjudged = found.far.into_iter().map(far).collect();
+        api::Improvement { before, after, waves, stay: pinned.chain(stuck).collect(), unjudged }
     }
 }
 
@@ -87,26 +163,6 @@ fn bounds(request: &ImproveRequest) -> Bounds {
         horizon: request.horizon_s,
         ..Bounds::default()
     }
-}
-
-fn described(view: &View<'_>, found: Improvement) -> api::Improvement {
-    let name = |vid| view.instances.get(&vid).map(|at| at.name.to_owned()).unwrap_or_default();
-    let step = |step: Step| api::ImprovementStep {
-        name: name(step.vid),
-        from: step.from.to_string(),
-        to: step.to.to_string(),
-        copied_bytes: step.copied,
-        after: figures(&step.after),
-        is_detour: step.is_detour,
-    };
-    let (before, after) = (figures(&found.before), figures(found.after()));
-    let pinned = found.pinned.into_iter().map(|(vid, why)| Stays { name: name(vid), why });
-    let stuck = found.stuck.into_iter().map(|vid| Stays {
-        name: name(vid),
-        why: "no order of moves brings it to its better host, since no host has room for it meanwhile".into(),
-    });
-    let waves = found.waves.into_iter().map(|wave| wave.into_iter().map(step).collect()).collect();
-    api::Improvement { before, after, waves, stay: pinned.chain(stuck).collect() }
 }
 
 fn figures(score: &Score) -> api::PlacementFigures {

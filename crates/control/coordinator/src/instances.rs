@@ -14,7 +14,7 @@ use moves::journal::{Exit, Instance};
 use moves::placement::Placement;
 use moves::progress::Phase;
 use moves::{HostName, Side};
-use planner::{Goal, New};
+use planner::{Amounts, Goal, New};
 use rpc::wire::{Answer, Question};
 use store::{Change, EndedInstance, StoreError};
 
@@ -25,7 +25,7 @@ use crate::lifecycle::Lifecycle;
 use crate::network::devices::Devices;
 use crate::network::nics;
 use crate::network::rollout::Rollout;
-use crate::{cooling, failure, occurrences, placement, planning};
+use crate::{cooling, failure, loads, occurrences, placement, planning};
 
 /// Time limit for a host to start an instance.
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -79,10 +79,8 @@ impl Command for Enter {
         let Self { request, user } = self;
         let kind =
             request.network.unwrap_or_else(|| nics::usual_network(owner.view().get::<Rollout>().plan()));
-        let placement = placement::wanted(request.labels.clone(), request.anti_affinity.clone())?;
-        let (cool_down_s, is_pinned) = (request.cool_down_s, request.pin);
-        let placement = Placement { cool_down_s, is_pinned, ..placement };
-        let host = choose_host(&owner.view(), request.host.as_slice(), kind, &placement)?;
+        let placement = placement::wanted(&owner.view(), &request)?;
+        let host = choose_host(&owner.view(), &request, kind, &placement)?;
         owner.ready().await?;
         let vid = allocate_vid(owner).await?;
         let (fabric, group) = (request.fabric, group(request.group.clone())?);
@@ -99,17 +97,22 @@ impl Command for Enter {
     }
 }
 
-/// The host of a new instance: one of `named`, or any if that is empty.
+/// The host of a new instance: the named one, or any.
 fn choose_host(
     state: &State,
-    named: &[String],
+    request: &RunRequest,
     network: NetworkKind,
     placement: &Placement,
 ) -> Result<HostName, Failure> {
-    let hosts = planning::usable_hosts(state, named)?;
-    let new = New { name: "", placement, network };
-    let planned = planner::plan(&planning::view(state), &Goal::Start { instances: &[new], hosts: &hosts });
-    let planned = planned.map_err(planning::refused)?;
+    let hosts = planning::usable_hosts(state, request.host.as_slice())?;
+    // A virtual machine has not been measured yet, so all of its processors count.
+    let cpu = request.vm.as_ref().map_or(0, |vm| u64::from(vm.cpus) * 1000);
+    let needed = Amounts { cpu, memory: 0 }.max(Amounts::demanded(&placement.demand));
+    let name = request.name.as_deref().unwrap_or_default();
+    let new = New { name, placement, needed, network };
+    let goal = Goal::Start { instances: &[new], hosts: &hosts };
+    let loads = loads::measured(state, Vec::new());
+    let planned = planner::plan(&planning::view(state), &loads, &goal).map_err(planning::refused)?;
     planned.into_iter().next().map(|of| of.to).ok_or_else(failure::no_usable_host)
 }
 
@@ -275,6 +278,9 @@ fn with_state(vid: Vid, instance: &Instance, state: api::State) -> api::Instance
         group: instance.group.clone(),
         labels: instance.placement.labels.clone(),
         anti_affinity: instance.placement.anti_affinity.clone(),
+        affinity: instance.placement.affinity.clone(),
+        demand: placement::described(&instance.placement.demand),
+        pin: instance.placement.is_pinned,
         cool_down_s: instance.placement.cool_down_s,
         cools_down_for_s: None,
         epoch: instance.epoch,

@@ -12,6 +12,7 @@ use crate::core::State;
 use crate::drains::Drains;
 use crate::network::plan;
 use crate::network::rollout::Rollout;
+use crate::telemetry::Telemetry;
 use crate::{failure, hosts};
 
 /// The planner's view of the cluster.
@@ -22,6 +23,7 @@ pub fn view(state: &State) -> View<'_> {
         runs_instances: state.links().get(name).is_some_and(|node| node.runs_instances),
         is_drained: state.get::<Drains>().contains(name),
         is_on_overlay: plan.is_member(name),
+        capacity: state.get::<Telemetry>().hosts().get(name).map(|machine| machine.capacity()),
     };
     let names = state.links().up().chain(state.get::<Drains>().hosts());
     let hosts = names.map(|name| (name.clone(), describe(name))).collect();
@@ -56,6 +58,18 @@ pub fn refused(refusal: Refusal) -> Failure {
         Refusal::Drained(host) => failure::host_drained(&host),
         Refusal::NotOnOverlay(host) => plan::not_joined(&host),
         Refusal::KeptApart { other, key, value, host } => failure::kept_apart(&other, (&key, &value), &host),
+        Refusal::KeptTogether { other, key, value, there, host } => {
+            failure::kept_together(&other, (&key, &value), &there, &host)
+        }
+        Refusal::Contradiction { other, together, apart } => {
+            failure::contradiction(&other, &together, &apart)
+        }
+        Refusal::NoRoom { host, resource, demanded, free, has } => {
+            failure::no_room(&host, resource, [demanded, free, has])
+        }
+        Refusal::TooLarge { resource, demanded, largest, has } => {
+            failure::too_large(resource, demanded, &largest, has)
+        }
         Refusal::NoUsableHost => failure::no_usable_host(),
         Refusal::NoDestination => failure::no_destination(),
         Refusal::NowhereToGo(host) => failure::nowhere_to_go(&host),

@@ -10,7 +10,7 @@ use fabric::{NetworkKind, Vid};
 use instance::Blueprint;
 use moves::coordinator::{AddError, RestoreRefusal, SavedInstance};
 use moves::journal::Instance;
-use planner::{Assignment, Goal, New};
+use planner::{Amounts, Assignment, Goal, New};
 use tokio::task::spawn_blocking;
 
 use crate::address::address;
@@ -18,7 +18,7 @@ use crate::client::{Client, User};
 use crate::core::{Cluster, Command, Owner, State};
 use crate::follow::Events;
 use crate::network::devices::Devices;
-use crate::{checkpoint, failure, group, moving, planning};
+use crate::{checkpoint, failure, group, loads, moving, planning};
 
 /// Restores the instances of a checkpoint and reports progress to the client.
 ///
@@ -94,7 +94,7 @@ fn check_address(state: &State, vid: Vid, name: &str) -> Result<(), Failure> {
     ))
 }
 
-/// Assigns each instance the host that will have the fewest instances. Empty `hosts` means all that are connected and not drained.
+/// Assigns each instance a host. Empty `hosts` means all that are connected and not drained.
 fn place(
     state: &State,
     saved: Vec<(Vid, SavedInstance)>,
@@ -106,16 +106,24 @@ fn place(
     let new = saved.iter().zip(&networks).map(|((_, SavedInstance { instance, .. }), network)| New {
         name: &instance.name,
         placement: &instance.placement,
+        needed: needed(instance),
         network: *network,
     });
     let instances: Vec<_> = new.collect();
     let goal = Goal::Start { instances: &instances, hosts: &hosts };
-    let planned = planner::plan(&planning::view(state), &goal).map_err(planning::refused)?;
+    let loads = loads::measured(state, Vec::new());
+    let planned = planner::plan(&planning::view(state), &loads, &goal).map_err(planning::refused)?;
     let mut placed = saved;
     for Assignment { which, to } in planned {
         placed[which].1.instance.host = to;
     }
     Ok(placed)
+}
+
+/// What a saved instance needs before it is measured.
+fn needed(instance: &Instance) -> Amounts {
+    let demanded = Amounts::demanded(&instance.placement.demand);
+    loads::size(&instance.spec).map_or(demanded, |size| size.max(demanded))
 }
 
 /// The network that a saved instance needs.

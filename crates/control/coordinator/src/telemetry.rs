@@ -14,6 +14,7 @@ use std::time::Instant;
 use fabric::Vid;
 use moves::HostName;
 use moves::journal::Record;
+use planner::Amounts;
 use rpc::telemetry::{HostUse, InstanceUse, Sample};
 
 use crate::core::{Base, Feature, Recorded};
@@ -37,6 +38,13 @@ pub struct Machine {
     pub last: HostUse,
     /// Its samples.
     pub track: Track,
+}
+
+impl Machine {
+    /// All that it has.
+    pub fn capacity(&self) -> Amounts {
+        Amounts { cpu: u64::from(self.last.processors) * 1000, memory: self.last.memory }
+    }
 }
 
 impl Feature for Telemetry {

@@ -16,7 +16,7 @@ use crate::journal::{Change, Value};
 use crate::{StoreError, members};
 
 /// Incremented when the layout of tables or values changes.
-const VERSION: u32 = 6;
+const VERSION: u32 = 7;
 
 /// Number of ended moves that are stored; the oldest are dropped.
 pub const MAX_ENDED_MOVES: u64 = 1000;

@@ -1,4 +1,4 @@
-//! The rule: the emptiest host that is allowed.
+//! Goals that give instances hosts one after the other: starts, groups, drains.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,16 +6,19 @@ use fabric::{NetworkKind, Vid};
 use moves::HostName;
 use moves::placement::Placement;
 
-use crate::view::check_beside;
-use crate::{Refusal, View};
+use crate::choice::{Candidate, Chooser};
+use crate::model::{Model, Search};
+use crate::{Amounts, Bounds, Loads, Refusal, View};
 
 /// An instance that is not in the view yet.
 #[derive(Clone, Copy, Debug)]
 pub struct New<'a> {
     /// Its name, if that is known already.
     pub name: &'a str,
-    /// The labels that keep it apart from others.
+    /// Its labels, and what its user demands.
     pub placement: &'a Placement,
+    /// What it needs, at least what is demanded.
+    pub needed: Amounts,
     /// The network that its host must offer.
     pub network: NetworkKind,
 }
@@ -72,103 +75,123 @@ pub struct Assignment {
 ///
 /// # Errors
 /// If the goal cannot be reached; for [`Goal::Evacuate`], if no instance can go anywhere.
-pub fn plan(view: &View<'_>, goal: &Goal<'_>) -> Result<Vec<Assignment>, Refusal> {
-    match *goal {
-        Goal::Start { instances, hosts } => start(view, instances, hosts),
-        Goal::Spread { instances, hosts } => spread(view, instances, hosts),
-        Goal::Evacuate { from, to, instances, most } => evacuate(view, from, to, instances, most),
+pub fn plan(view: &View<'_>, loads: &Loads, goal: &Goal<'_>) -> Result<Vec<Assignment>, Refusal> {
+    let loads = &loads.with_demands(view);
+    match goal {
+        Goal::Start { instances, hosts } => start(view, loads, instances, hosts),
+        Goal::Spread { instances, hosts } => spread(view, loads, instances, hosts),
+        Goal::Evacuate { from, to, instances, most } => evacuate(view, loads, from, to, instances, *most),
     }
 }
 
-fn start(view: &View<'_>, instances: &[New<'_>], hosts: &[HostName]) -> Result<Vec<Assignment>, Refusal> {
+/// The hosts to which `vid` may go from its host, the best one first: those in `to`, or all if that is empty. Then those that it may not go to,
+/// each with the reason.
+#[must_use]
+pub fn destinations(
+    view: &View<'_>,
+    loads: &Loads,
+    vid: Vid,
+    to: &BTreeSet<HostName>,
+) -> Vec<(HostName, Result<(), Refusal>)> {
+    let Some(instance) = view.instances.get(&vid) else { return Vec::new() };
+    let hosts = view.destinations(instance.host, to);
+    let loads = loads.with_demands(view);
+    let leaving = [vid];
+    let model = Model::new(view, &loads, Search::Placing { new: &[], leaving: &leaving }, &Bounds::default());
+    let problem = model.problem();
+    let mut chooser = Chooser::new(&model, &problem, &hosts);
+    let candidate = Candidate::Leaving(vid);
+    let ranked = chooser.ranked(&candidate, |_| 0);
+    let full = hosts.iter().filter(|host| !ranked.contains(host));
+    let mut all: Vec<_> = ranked.iter().copied().chain(full).collect();
+    all.sort_by_key(|host| chooser.check(&candidate, host).is_err());
+    all.into_iter().map(|host| (host.clone(), chooser.check(&candidate, host))).collect()
+}
+
+fn start(
+    view: &View<'_>,
+    loads: &Loads,
+    instances: &[New<'_>],
+    hosts: &[HostName],
+) -> Result<Vec<Assignment>, Refusal> {
     hosts.iter().try_for_each(|host| view.check_usable(host))?;
-    let hosts: Vec<_> = if hosts.is_empty() { view.usable().collect() } else { hosts.iter().collect() };
-    let mut load: BTreeMap<_, _> = hosts.into_iter().map(|host| (host, view.instances_on(host))).collect();
-    let mut started: Vec<Assignment> = Vec::new();
-    for (which, new) in instances.iter().enumerate() {
-        let suits = |host: &HostName| {
-            view.check_network(host, new.network)?;
-            view.check_apart(None, new.placement, host)?;
-            let beside = started.iter().filter(|other| other.to == *host);
-            let beside = beside.map(|other| (instances[other.which].name, instances[other.which].placement));
-            check_beside(new.placement, beside, host)
-        };
-        let to = emptiest(&load, suits)?;
-        load.entry(to).and_modify(|load| *load += 1);
-        started.push(Assignment { which, to: to.clone() });
-    }
-    Ok(started)
+    let hosts: Vec<_> = if hosts.is_empty() { view.usable().cloned().collect() } else { hosts.to_vec() };
+    let search = Search::Placing { new: instances, leaving: &[] };
+    let model = Model::new(view, loads, search, &Bounds::default());
+    let problem = model.problem();
+    let mut chooser = Chooser::new(&model, &problem, &hosts);
+    let place = |(which, new)| {
+        let candidate = Candidate::New(which, new);
+        let to = chooser.best(&candidate, |_| 0)?;
+        chooser.put(&candidate, &to);
+        Ok(Assignment { which, to })
+    };
+    instances.iter().enumerate().map(place).collect()
 }
 
-/// The host with the least load which suits; if none does, why the emptiest does not.
-fn emptiest<'h, L: Ord + Copy>(
-    load: &BTreeMap<&'h HostName, L>,
-    suits: impl Fn(&HostName) -> Result<(), Refusal>,
-) -> Result<&'h HostName, Refusal> {
-    let mut hosts: Vec<_> = load.iter().map(|(host, load)| (*load, *host)).collect();
-    hosts.sort();
-    let mut refused = None;
-    for (_, host) in hosts {
-        match suits(host) {
-            Ok(()) => return Ok(host),
-            Err(refusal) => drop(refused.get_or_insert(refusal)),
-        }
-    }
-    Err(refused.unwrap_or(Refusal::NoUsableHost))
-}
-
-fn spread(view: &View<'_>, instances: &[Vid], hosts: &[HostName]) -> Result<Vec<Assignment>, Refusal> {
+fn spread(
+    view: &View<'_>,
+    loads: &Loads,
+    instances: &[Vid],
+    hosts: &[HostName],
+) -> Result<Vec<Assignment>, Refusal> {
     hosts.iter().try_for_each(|host| view.check_usable(host))?;
+    if hosts.is_empty() {
+        return Err(Refusal::NoDestination);
+    }
     let place = |vid: &Vid| view.instances.get(vid).map(|instance| instance.host);
     let here = |host: &HostName| instances.iter().filter(|vid| place(vid) == Some(host)).count();
-    // The fewest of these instances first, then the fewest of all.
-    let load = hosts.iter().map(|host| (host, (here(host), view.instances_on(host))));
-    let mut load: BTreeMap<_, _> = load.collect();
-    let (mut view, mut moving) = (view.clone(), Vec::new());
-    for (which, vid) in instances.iter().enumerate() {
-        if view.instances.get(vid).is_some_and(|instance| load.contains_key(instance.host)) {
-            continue;
-        }
-        let to = emptiest(&load, |host| view.check_move(*vid, host)).map_err(|refusal| match refusal {
-            Refusal::NoUsableHost => Refusal::NoDestination,
-            refusal => refusal,
-        })?;
-        load.entry(to).and_modify(|(here, all)| (*here, *all) = (*here + 1, *all + 1));
-        view.planned.insert(*vid, to.clone());
-        moving.push(Assignment { which, to: to.clone() });
+    let mut members: BTreeMap<_, _> = hosts.iter().map(|host| (host.clone(), here(host))).collect();
+    let is_there = |vid: &Vid| place(vid).is_some_and(|host| hosts.contains(host));
+    let leaving: Vec<_> = instances.iter().copied().filter(|vid| !is_there(vid)).collect();
+    let model = Model::new(view, loads, Search::Placing { new: &[], leaving: &leaving }, &Bounds::default());
+    let problem = model.problem();
+    let mut chooser = Chooser::new(&model, &problem, hosts);
+    let mut moving = Vec::new();
+    for (which, vid) in instances.iter().enumerate().filter(|(_, vid)| !is_there(vid)) {
+        let candidate = Candidate::Leaving(*vid);
+        let to = chooser.best(&candidate, |host| members.get(host).copied().unwrap_or(0))?;
+        chooser.put(&candidate, &to);
+        members.entry(to.clone()).and_modify(|members| *members += 1);
+        moving.push(Assignment { which, to });
     }
     Ok(moving)
 }
 
 fn evacuate(
     view: &View<'_>,
+    loads: &Loads,
     from: &HostName,
     to: &BTreeSet<HostName>,
     instances: &[Leaving<'_>],
     most: usize,
 ) -> Result<Vec<Assignment>, Refusal> {
-    let (mut view, mut leaving, mut refused) = (view.clone(), Vec::new(), None);
-    let mut destinations = view.destinations(from, to);
+    let leaving: Vec<_> = instances.iter().map(|leaving| leaving.vid).collect();
+    let model = Model::new(view, loads, Search::Placing { new: &[], leaving: &leaving }, &Bounds::default());
+    let (problem, hosts) = (model.problem(), view.destinations(from, to));
+    let mut chooser = Chooser::new(&model, &problem, &hosts);
+    let (mut moving, mut refused) = (Vec::new(), None);
     for (which, Leaving { vid, avoid }) in instances.iter().enumerate() {
-        if leaving.len() == most {
+        if moving.len() == most {
             break;
         }
-        let mut is_open = |host: &&HostName| match view.check_move(*vid, host) {
-            Ok(()) => !avoid.contains(*host),
-            Err(refusal) => {
-                refused.get_or_insert(refusal);
-                false
+        let candidate = Candidate::Leaving(*vid);
+        let ranked = chooser.ranked(&candidate, |_| 0);
+        let is_open = |host: &&&HostName| !avoid.contains(**host) && chooser.check(&candidate, host).is_ok();
+        match ranked.iter().find(is_open) {
+            Some(to) => {
+                chooser.put(&candidate, to);
+                moving.push(Assignment { which, to: (*to).clone() });
             }
-        };
-        if let Some(host) = destinations.iter().find(|host| is_open(host)).cloned() {
-            view.planned.insert(*vid, host.clone());
-            destinations = view.destinations(from, to);
-            leaving.push(Assignment { which, to: host });
+            None => {
+                let reason = hosts.iter().find_map(|host| chooser.check(&candidate, host).err());
+                refused = refused.or(reason);
+            }
         }
     }
-    match leaving.is_empty() {
+    match moving.is_empty() {
         true => Err(refused.unwrap_or_else(|| Refusal::NowhereToGo(from.clone()))),
-        false => Ok(leaving),
+        false => Ok(moving),
     }
 }
 

@@ -1,8 +1,7 @@
 //! A better placement of running instances, as an ordered list of moves.
 //!
-//! * `model`: the cluster as a problem of the solver. `score`: a placement's figures for people.
+//! * `score`: a placement's figures for people.
 
-mod model;
 mod score;
 
 use std::cmp::Reverse;
@@ -14,8 +13,9 @@ use solver::effort::Steps;
 use solver::order::{Move, order};
 use solver::{evaluate, solve};
 
+use crate::load::latencies;
+use crate::model::{Model, Search};
 use crate::{Loads, Refusal, View};
-use model::Model;
 pub use score::Score;
 
 /// What a better placement is.
@@ -69,6 +69,17 @@ pub struct Step {
     pub is_detour: bool,
 }
 
+/// Two instances on different hosts, of which one demands a latency to the other. The latency between hosts is unknown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Far {
+    /// The instance with the demand.
+    pub one: Vid,
+    /// The other instance.
+    pub other: Vid,
+    /// The most microseconds between both.
+    pub within_us: u64,
+}
+
 /// Moves to a better placement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Improvement {
@@ -80,6 +91,8 @@ pub struct Improvement {
     pub pinned: Vec<(Vid, String)>,
     /// Instances that would be better elsewhere, but that no order of moves brings there.
     pub stuck: Vec<Vid>,
+    /// Instances whose demand of a latency cannot be judged when all moves are done.
+    pub far: Vec<Far>,
 }
 
 impl Improvement {
@@ -95,6 +108,7 @@ impl Improvement {
 /// # Errors
 /// If a host that is to be empty is unknown, or one of its instances fits nowhere else.
 pub fn improve(view: &View<'_>, loads: &Loads, aim: &Aim, bounds: &Bounds) -> Result<Improvement, Refusal> {
+    let loads = &loads.with_demands(view);
     let places = match aim {
         Aim::Consolidate => consolidated(view, loads, bounds),
         Aim::Evacuate(host) => {
@@ -159,7 +173,8 @@ fn searched(
     empty: &BTreeSet<HostName>,
     move_weight: u64,
 ) -> Option<Places> {
-    let model = Model::new(view, loads, aim, bounds, empty, move_weight);
+    let search = Search::Improvement { aim, empty, move_weight };
+    let model = Model::new(view, loads, search, bounds).bring_together();
     if !model.all_may_be_somewhere() {
         return None;
     }
@@ -174,47 +189,60 @@ fn searched(
 /// The moves to `places`, in an order in which each instant obeys all constraints.
 fn ordered(view: &View<'_>, loads: &Loads, aim: &Aim, bounds: &Bounds, places: &Places) -> Improvement {
     let none = BTreeSet::new();
-    let model = Model::new(view, loads, aim, bounds, &none, 1);
+    let search = Search::Improvement { aim, empty: &none, move_weight: 1 };
+    let model = Model::new(view, loads, search, bounds);
     let goals = model.indices_of(places);
     let order = order(&model.problem(), &goals, bounds.at_once);
     let (before, mut now) = (Score::of(view, loads, &Places::new()), Places::new());
-    let mut left = worthwhile(&order.waves, &goals, bounds.moves);
+    let mut left = worthwhile(&model, &order.waves, &goals, bounds.moves);
     let mut waves = Vec::new();
     for wave in order.waves {
         let taken: Vec<_> = wave.into_iter().take(left).collect();
         left -= taken.len();
-        let steps = taken.into_iter().map(|step| {
-            let (vid, from, to) = (model.vid(step.item), model.host(step.from), model.host(step.to));
+        let moving = taken.iter().flat_map(|step| model.vids(step.item).map(move |vid| (vid, step)));
+        let steps = moving.map(|(vid, step)| {
+            let (from, to) = (model.host(step.from), model.host(step.to));
             now.insert(vid, to.clone());
             let is_detour = places.get(&vid) != Some(&to);
             let copied = loads.needs.get(&vid).map_or(0, |need| need.copied);
             Step { vid, from, to, copied, after: Score::of(view, loads, &now), is_detour }
         });
-        waves.push(steps.collect::<Vec<_>>());
+        let steps: Vec<_> = steps.collect();
+        // Any part of a wave may be done before the rest.
+        waves.extend(steps.chunks(bounds.at_once.max(1)).map(<[Step]>::to_vec));
     }
-    waves.retain(|wave| !wave.is_empty());
-    let stuck = order.stuck.into_iter().map(|item| model.vid(item)).collect();
-    Improvement { before, waves, pinned: model.pinned(), stuck }
+    let stuck = order.stuck.into_iter().flat_map(|item| model.vids(item).collect::<Vec<_>>()).collect();
+    Improvement { before, waves, pinned: model.pinned(), stuck, far: far(view, &now) }
 }
 
-/// How many of the moves to make: all, or the first ones that gain the most together if there are too many. No instance is left on the way
-/// to its place `goals`.
-fn worthwhile(waves: &[Vec<Move>], goals: &[Option<usize>], most: usize) -> usize {
+/// The demands of latencies between instances on different hosts, with those in `places` there.
+fn far(view: &View<'_>, places: &Places) -> Vec<Far> {
+    let ends: Vec<_> = view.instances.iter().map(|(vid, at)| (*vid, at.name, at.placement)).collect();
+    let host_of = |vid: &Vid| places.get(vid).or_else(|| Some(view.instances.get(vid)?.host));
+    let pairs = latencies(&ends).into_iter().filter(|(one, other, _)| host_of(one) != host_of(other));
+    pairs.map(|(one, other, within_us)| Far { one, other, within_us }).collect()
+}
+
+/// How many of the orders' moves to make: all, or the first ones that gain the most together if they move too many instances. No instance is
+/// left on the way to its place `goals`.
+fn worthwhile(model: &Model<'_>, waves: &[Vec<Move>], goals: &[Option<usize>], most: usize) -> usize {
     let steps: Vec<_> = waves.iter().flatten().collect();
-    if steps.len() <= most {
-        return steps.len();
-    }
-    let (mut sum, mut on_the_way) = (0, BTreeSet::new());
-    let sums = steps.iter().take(most).map(|step| {
+    let (mut sum, mut moved, mut on_the_way) = (0, 0, BTreeSet::new());
+    let sums = steps.iter().map(|step| {
         sum += step.gain;
+        moved += model.size(step.item);
         if goals[step.item] == Some(step.to) {
             on_the_way.remove(&step.item);
         } else {
             on_the_way.insert(step.item);
         }
-        on_the_way.is_empty().then_some(sum)
+        (moved <= most).then(|| on_the_way.is_empty().then_some(sum))
     });
-    let best = sums.enumerate().max_by_key(|(index, sum)| (*sum, Reverse(*index)));
+    let sums: Vec<_> = sums.map_while(|sum| sum).collect();
+    if sums.len() == steps.len() {
+        return steps.len();
+    }
+    let best = sums.into_iter().enumerate().max_by_key(|(index, sum)| (*sum, Reverse(*index)));
     best.filter(|(_, sum)| *sum > Some(0)).map_or(0, |(index, _)| index + 1)
 }
 

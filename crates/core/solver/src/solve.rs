@@ -6,6 +6,7 @@ use crate::anneal::anneal;
 use crate::compact::{Compact, NOWHERE};
 use crate::descent::descend;
 use crate::effort::{Effort, Until};
+use crate::insertion::free;
 use crate::neighbourhood::Neighbourhood;
 use crate::problem::{Cost, Problem};
 use crate::race;
@@ -95,8 +96,7 @@ fn place_new(state: &mut State<'_>) {
     };
     new.sort_by(|one, other| size(other).total_cmp(&size(one)).then(one.cmp(other)));
     for item in new {
-        let deltas = (0..problem.places).filter_map(|to| Some((state.shift_delta(item, to)?, to)));
-        if let Some((_, to)) = deltas.min() {
+        if let Some((to, _)) = free(state, item).into_iter().min_by_key(|(to, delta)| (*delta, *to)) {
             state.shift(item, to);
         }
     }

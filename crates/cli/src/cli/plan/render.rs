@@ -1,13 +1,13 @@
 //! A plan as text.
 
-use api::{Improvement, ImprovementStep, PlacementFigures};
+use api::{Improvement, ImprovementStep, PlacementFigures, Stays};
 
 use crate::figures::{mebibytes, rate};
 use crate::table;
 
 /// The figures and the moves. With `explain`, or if nothing moves, also the instances that stay for a reason of their own.
 pub fn text(improvement: &Improvement, horizon_s: u64, explain: bool) -> String {
-    let Improvement { before, after, waves, stay } = improvement;
+    let Improvement { before, after, waves, stay, unjudged } = improvement;
     let mut text = format!("Now:   {}\n", in_words(before));
     if waves.is_empty() {
         text += &format!("No move pays within {horizon_s} s.\n");
@@ -18,9 +18,15 @@ pub fn text(improvement: &Improvement, horizon_s: u64, explain: bool) -> String 
         let rows: Vec<_> = numbered.map(|(number, step)| row(number, step)).collect();
         text += &table::render(["WAVE", "INSTANCE", "FROM", "TO", "COPIED", "TRAFFIC THEN", "NOTE"], &rows);
     }
+    let reasons = |title: &str, of: &[Stays]| {
+        let rows: Vec<_> = of.iter().map(|stays| [stays.name.clone(), stays.why.clone()]).collect();
+        format!("\n{}", table::render([title, "REASON"], &rows))
+    };
     if (explain || waves.is_empty()) && !stay.is_empty() {
-        let rows: Vec<_> = stay.iter().map(|stays| [stays.name.clone(), stays.why.clone()]).collect();
-        text += &format!("\n{}", table::render(["STAYS", "REASON"], &rows));
+        text += &reasons("STAYS", stay);
+    }
+    if !unjudged.is_empty() {
+        text += &reasons("NOT KNOWN", unjudged);
     }
     text
 }
@@ -59,8 +65,6 @@ fn thousandths(number: u64, unit: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use api::Stays;
-
     use super::*;
 
     fn figures(traffic: u64) -> PlacementFigures {
@@ -78,8 +82,13 @@ mod tests {
             is_detour: true,
         };
         let stay = vec![Stays { name: "db".into(), why: "it is pinned".into() }];
-        let mut improvement =
-            Improvement { before: figures(5 << 20), after: figures(0), waves: vec![vec![step]], stay };
+        let mut improvement = Improvement {
+            before: figures(5 << 20),
+            after: figures(0),
+            waves: vec![vec![step]],
+            stay,
+            unjudged: Vec::new(),
+        };
         let shown = text(&improvement, 600, true);
         for part in
             ["5.0 MiB/s between hosts, 1.2 processors too few", "37.5 %", "makes room", "it is pinned"]
@@ -87,6 +96,8 @@ mod tests {
             assert!(shown.contains(part), "{shown}");
         }
         assert!(!text(&improvement, 600, false).contains("pinned"));
+        improvement.unjudged = vec![Stays { name: "far".into(), why: "it is too far, perhaps".into() }];
+        assert!(text(&improvement, 600, false).contains("it is too far, perhaps"));
         improvement.waves.clear();
         let shown = text(&improvement, 600, false);
         assert!(shown.contains("No move pays within 600 s.") && shown.contains("it is pinned"), "{shown}");

@@ -10,6 +10,7 @@ use oci_image::{Source, description};
 use serde_json::{Value, json};
 
 use super::Program;
+use super::demand::PLACEMENT;
 use crate::cli::words;
 use crate::failure::{Failure, Result};
 use crate::{WRONG_USAGE, library};
@@ -57,11 +58,11 @@ const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys",
 pub struct Options {
     /// Runs a container with this root file system, a directory on each host that stays unchanged. Files that the
     /// program writes are stored in a layer above it, which moves along
-    #[arg(long, value_name = "DIR", groups = ["root", "sized"], conflicts_with = "bundle")]
+    #[arg(long, value_name = "DIR", group = "root", conflicts_with = "bundle")]
     rootfs: Option<PathBuf>,
     /// Runs a container of this image, which each host has under this name: in an OCI image layout (`oci:DIR` or `oci:DIR:TAG`) or
     /// in podman's storage (`podman:NAME`). CMD replaces the arguments of the image's entry point
-    #[arg(long, value_name = "IMAGE", groups = ["root", "sized"], conflicts_with = "bundle", value_parser = Source::from_str)]
+    #[arg(long, value_name = "IMAGE", group = "root", conflicts_with = "bundle", value_parser = Source::from_str)]
     image: Option<Source>,
     /// Runs a container from the `config.json` of this OCI bundle, with its limits and mounts; CMD replaces its command
     #[arg(long, value_name = "DIR")]
@@ -78,11 +79,11 @@ pub struct Options {
     /// The program's user in the container [default: that of the image or bundle, or 0:0]
     #[arg(long, value_name = "UID[:GID]", value_parser = words::user)]
     user: Option<(u32, u32)>,
-    /// Memory limit of the container, or memory of the virtual machine, such as 512M or 2G
-    #[arg(long, value_name = "SIZE", requires = "sized", conflicts_with = "bundle")]
+    /// Memory that its host must have for it, such as 512M or 2G; also the limit of a container, and the size of a virtual machine
+    #[arg(long, value_name = "SIZE", conflicts_with = "bundle", help_heading = PLACEMENT)]
     memory: Option<Size>,
-    /// Processor limit of the container, such as 1.5, or number of processors of the virtual machine
-    #[arg(long, value_name = "N", requires = "sized", conflicts_with = "bundle", value_parser = processors)]
+    /// Processors that its host must have for it, such as 1.5; also the limit of a container, and the number of a virtual machine
+    #[arg(long, value_name = "N", conflicts_with = "bundle", value_parser = processors, help_heading = PLACEMENT)]
     cpus: Option<f64>,
     /// Limit on the number of processes in the container
     #[arg(long, value_name = "N", requires = "root", conflicts_with = "bundle", value_parser = clap::value_parser!(i64).range(2..=MOST_PIDS))]

@@ -28,7 +28,7 @@ const MOST_CPUS: f64 = 64.0;
 )]
 pub struct MachineOptions {
     /// Runs a virtual machine: its output is the serial console, and it ends when the guest powers off
-    #[arg(long, group = "sized", conflicts_with_all = ["root", "bundle"])]
+    #[arg(long, conflicts_with_all = ["root", "bundle"])]
     vm: bool,
     /// Boots this kernel; the file must exist on each host
     #[arg(long, value_name = "FILE", requires = "vm")]

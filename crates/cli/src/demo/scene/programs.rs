@@ -89,6 +89,8 @@ fn start_one(socket: &Path, name: &str, host: &str, script: String) -> Result<St
         group: None,
         labels: BTreeMap::new(),
         anti_affinity: BTreeSet::new(),
+        affinity: BTreeSet::new(),
+        demand: api::Demand::default(),
         cool_down_s: None,
         pin: false,
         network: None,

@@ -215,6 +215,8 @@ fn run_request(name: &str, host: &str) -> RunRequest {
         group: None,
         labels: BTreeMap::new(),
         anti_affinity: BTreeSet::new(),
+        affinity: BTreeSet::new(),
+        demand: api::Demand::default(),
         cool_down_s: None,
         pin: false,
         network: None,

@@ -1,5 +1,7 @@
+use moves::placement::Demand;
+
 use super::*;
-use crate::{Host, Instance};
+use crate::{Host, Instance, Loads, Need, Resource, Talk};
 
 fn host(name: &str) -> HostName {
     HostName::new(name).unwrap()
@@ -48,17 +50,35 @@ impl World {
     }
 }
 
+/// An instance that demands so many processors.
+fn demanding(cpus: u64) -> Placement {
+    let demand = Demand { cpu_milli: Some(cpus * 1000), ..Demand::default() };
+    Placement { demand, ..Placement::default() }
+}
+
+/// An instance of the application `db` that shares its host with its like.
+fn companion() -> Placement {
+    Placement { affinity: BTreeSet::from(["app".to_owned()]), anti_affinity: BTreeSet::new(), ..database() }
+}
+
+/// Hosts of so many processors and GiB.
+fn sized(view: &mut View<'_>, sizes: &[(u64, u64)]) {
+    for (host, (cpus, memory)) in view.hosts.values_mut().zip(sizes) {
+        host.capacity = Some(Amounts { cpu: cpus * 1000, memory: memory << 30 });
+    }
+}
+
 fn free() -> Placement {
     Placement::default()
 }
 
 fn new(placement: &Placement) -> New<'_> {
-    New { name: "new", placement, network: NetworkKind::Bridge }
+    New { name: "new", placement, needed: Amounts::default(), network: NetworkKind::Bridge }
 }
 
 fn start(view: &View<'_>, instances: &[New<'_>], among: &[&str]) -> Result<Vec<String>, Refusal> {
     let hosts = hosts(among);
-    let planned = plan(view, &Goal::Start { instances, hosts: &hosts })?;
+    let planned = plan(view, &Loads::default(), &Goal::Start { instances, hosts: &hosts })?;
     Ok(planned.into_iter().map(|of| of.to.to_string()).collect())
 }
 
@@ -111,7 +131,7 @@ fn an_instance_on_the_overlay_goes_to_a_fuller_host_that_is_on_it() {
 
 fn spread(view: &View<'_>, lids: &[u16], among: &[&str]) -> Result<Vec<(usize, String)>, Refusal> {
     let (instances, hosts): (Vec<_>, _) = (lids.iter().map(|lid| vid(*lid)).collect(), hosts(among));
-    let planned = plan(view, &Goal::Spread { instances: &instances, hosts: &hosts })?;
+    let planned = plan(view, &Loads::default(), &Goal::Spread { instances: &instances, hosts: &hosts })?;
     Ok(planned.into_iter().map(|of| (of.which, of.to.to_string())).collect())
 }
 
@@ -144,7 +164,8 @@ fn evacuate(
     let instances: Vec<_> =
         leaving.iter().zip(&avoid).map(|((lid, _), avoid)| Leaving { vid: vid(*lid), avoid }).collect();
     let (from, to) = (host("h1"), BTreeSet::new());
-    let planned = plan(view, &Goal::Evacuate { from: &from, to: &to, instances: &instances, most })?;
+    let planned =
+        plan(view, &Loads::default(), &Goal::Evacuate { from: &from, to: &to, instances: &instances, most })?;
     Ok(planned.into_iter().map(|of| (of.which, of.to.to_string())).collect())
 }
 
@@ -178,4 +199,111 @@ fn a_thousand_hosts_are_planned_at_once() {
     let planned = spread(&world.view(), &lids, &names).unwrap();
     let to: BTreeSet<_> = planned.iter().map(|(_, to)| to).collect();
     assert_eq!((planned.len(), to.len()), (400, 400));
+}
+
+#[test]
+fn demands_fill_no_host_beyond_its_capacity() {
+    let world = World::new(2).with(1, 1, None, demanding(3));
+    let mut view = world.view();
+    sized(&mut view, &[(4, 8), (2, 8)]);
+    let (one, two) = (demanding(1), demanding(2));
+    let placed = start(&view, &[new(&two), new(&one)], &[]).unwrap();
+    assert_eq!(placed, ["h2", "h1"], "h1 has a processor left");
+    let no_room = Refusal::NoRoom {
+        host: host("h1"),
+        resource: Resource::Processors,
+        demanded: 2000,
+        free: 1000,
+        has: 4000,
+    };
+    assert_eq!(start(&view, &[new(&two)], &["h1"]), Err(no_room));
+    assert_eq!(
+        start(&view, &[new(&one); 4], &[]).unwrap_err().to_string(),
+        "host h1 has 0 of 4000 left, and 1000 are demanded (Processors)"
+    );
+}
+
+#[test]
+fn a_demand_that_no_host_can_meet_names_the_largest_host() {
+    let world = World::new(3);
+    let mut view = world.view();
+    sized(&mut view, &[(2, 8), (8, 4), (4, 16)]);
+    let refused = |placement: &Placement| start(&view, &[new(placement)], &[]).unwrap_err();
+    let too_large = |resource, demanded, largest, has| Refusal::TooLarge { resource, demanded, largest, has };
+    assert_eq!(refused(&demanding(9)), too_large(Resource::Processors, 9000, host("h2"), 8000));
+    let demand = Demand { memory: Some(17 << 30), ..Demand::default() };
+    let memory = Placement { demand, ..Placement::default() };
+    assert_eq!(refused(&memory), too_large(Resource::Memory, 17 << 30, host("h3"), 16 << 30));
+    view.hosts.entry(host("h1")).and_modify(|host| host.capacity = None);
+    assert_eq!(start(&view, &[new(&demanding(9))], &[]).unwrap(), ["h1"], "its size is not known yet");
+}
+
+#[test]
+fn affinity_keeps_instances_together_and_names_what_excludes_that() {
+    let world = World::new(3).with(1, 2, None, database()).with(2, 3, None, free());
+    let (mut view, companion) = (world.view(), companion());
+    // `i1` keeps itself apart from its like.
+    let contradiction =
+        Refusal::Contradiction { other: "i1".into(), together: "app=db".into(), apart: "app=db".into() };
+    assert_eq!(start(&view, &[new(&companion)], &[]), Err(contradiction));
+    let tolerant = Placement { anti_affinity: BTreeSet::new(), ..database() };
+    view.instances.get_mut(&vid(1)).unwrap().placement = &tolerant;
+    assert_eq!(start(&view, &[new(&companion), new(&tolerant)], &[]).unwrap(), ["h2", "h2"]);
+    let refusal = start(&view, &[new(&companion)], &["h1"]).unwrap_err();
+    assert!(
+        matches!(&refusal, Refusal::KeptTogether { other, there, .. } if other == "i1" && *there == host("h2"))
+    );
+    sized(&mut view, &[(4, 8); 3]);
+    let large = Placement { demand: demanding(5).demand, ..companion.clone() };
+    let refusal = start(&view, &[new(&large)], &["h1", "h2"]).unwrap_err();
+    assert!(matches!(refusal, Refusal::TooLarge { .. }), "{refusal:?}");
+    view.instances.remove(&vid(1));
+    assert_eq!(start(&view, &[new(&companion); 3], &[]).unwrap(), ["h1"; 3], "new ones stay together too");
+}
+
+#[test]
+fn instances_that_are_kept_together_leave_a_host_for_the_same_one() {
+    let world =
+        World::new(3).with(1, 1, None, companion()).with(2, 1, None, companion()).with(3, 1, None, free());
+    let view = world.view();
+    let at = |which, to: &str| (which, to.to_owned());
+    let moved = evacuate(&view, &[(1, &[]), (2, &[]), (3, &[])], 3).unwrap();
+    assert_eq!(moved, [at(0, "h2"), at(1, "h2"), at(2, "h3")]);
+    assert_eq!(view.check_move(vid(1), &host("h3")), Ok(()), "the others follow it");
+    let mut begun = view.clone();
+    begun.planned.insert(vid(1), host("h3"));
+    assert!(matches!(begun.check_move(vid(2), &host("h2")), Err(Refusal::KeptTogether { .. })));
+}
+
+#[test]
+fn new_instances_go_where_they_demand_bandwidth_or_a_latency() {
+    let world = World::new(3).with(1, 3, None, free()).with(2, 3, None, free());
+    let view = world.view();
+    let to = |name: &str, amount| BTreeMap::from([(name.to_owned(), amount)]);
+    let fast = Demand { bandwidth_to: to("i1", 10 << 20), ..Demand::default() };
+    let slow = Demand { bandwidth_to: to("i1", 10 << 10), ..Demand::default() };
+    let near = Demand { latency_to: to("i2", 100), ..Demand::default() };
+    let placed = |demand| start(&view, &[new(&Placement { demand, ..Placement::default() })], &[]).unwrap();
+    assert_eq!(placed(fast), ["h3"]);
+    assert_eq!(placed(slow), ["h1"], "a full host is worse than a little traffic");
+    assert_eq!(placed(near), ["h3"]);
+}
+
+#[test]
+fn instances_leave_for_the_host_of_those_that_they_talk_to() {
+    let world = World::new(3).with(1, 1, None, free()).with(2, 3, None, free()).with(3, 3, None, free());
+    let view = world.view();
+    let talks = vec![Talk { one: vid(1), other: vid(2), rate: 10 << 20 }];
+    let ranked = |loads: &Loads| -> Vec<String> {
+        let ranked = destinations(&view, loads, vid(1), &BTreeSet::new());
+        ranked.into_iter().map(|(host, allowed)| format!("{host} {}", allowed.is_ok())).collect()
+    };
+    assert_eq!(ranked(&Loads { talks: talks.clone(), ..Loads::default() }), ["h3 true", "h2 true"]);
+    assert_eq!(ranked(&Loads::default()), ["h2 true", "h3 true"]);
+    // But not onto a host that would be overloaded.
+    let busy = Need { amounts: Amounts { cpu: 1800, memory: 0 }, ..Need::default() };
+    let rooms = view.hosts.keys().map(|host| (host.clone(), Amounts { cpu: 2000, memory: 1 << 30 }));
+    let loads =
+        Loads { talks, rooms: rooms.collect(), needs: [1, 2].map(|lid| (vid(lid), busy.clone())).into() };
+    assert_eq!(ranked(&loads), ["h2 true", "h3 true"]);
 }

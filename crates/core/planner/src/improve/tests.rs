@@ -1,9 +1,11 @@
-use moves::placement::Placement;
+use moves::placement::{Demand, Placement};
 
 use super::*;
 use crate::{Amounts, Host, Instance, Need, Talk};
 
 const GIB: u64 = 1 << 30;
+
+const NAMES: [&str; 8] = ["i1", "i2", "i3", "i4", "i5", "i6", "i7", "i8"];
 
 fn vid(lid: usize) -> Vid {
     Vid::new(lid as u16).unwrap()
@@ -38,7 +40,10 @@ impl World {
     fn view(&self) -> View<'_> {
         let up = Host { is_up: true, runs_instances: true, ..Host::default() };
         let instances = self.on.iter().zip(&self.placements).enumerate().map(|(index, (on, placement))| {
-            (vid(index + 1), Instance { name: "job", host: &self.hosts[*on], moves_to: None, placement })
+            (
+                vid(index + 1),
+                Instance { name: NAMES[index], host: &self.hosts[*on], moves_to: None, placement },
+            )
         });
         let hosts = self.hosts.iter().map(|host| (host.clone(), up)).collect();
         View { hosts, instances: instances.collect(), ..View::default() }
@@ -182,4 +187,88 @@ fn two_large_instances_change_places_through_a_third_host() {
         last.extend(few.waves.iter().flatten().map(|step| (step.vid, step.is_detour)));
         assert!(last.values().all(|is_detour| !is_detour), "an instance is left on the third host: {few:?}");
     }
+}
+
+/// Labels that keep instances together.
+fn tied() -> Placement {
+    let labels = BTreeMap::from([("app".to_owned(), "db".to_owned())]);
+    Placement { labels, affinity: BTreeSet::from(["app".to_owned()]), ..Placement::default() }
+}
+
+#[test]
+fn instances_that_are_kept_together_move_together_or_not_at_all() {
+    let mut world = World::new(2, &[0, 0, 1], 100).talk(1, 3, 100 << 20);
+    world.loads.needs.get_mut(&vid(3)).unwrap().copied = 100 * GIB;
+    (world.placements[0], world.placements[1]) = (tied(), tied());
+    let found = world.improve(&Aim::Traffic, Bounds::default()).unwrap();
+    let moved = |found: &Improvement| {
+        found.waves.iter().map(|wave| wave.iter().map(|step| step.vid).collect()).collect::<Vec<Vec<_>>>()
+    };
+    assert_eq!(moved(&found), [[vid(1), vid(2)]]);
+    let one = world.improve(&Aim::Traffic, Bounds { moves: 1, ..Bounds::default() }).unwrap();
+    assert_eq!(moved(&one).len(), 0, "one of both does not move alone");
+    world.loads.needs.get_mut(&vid(3)).unwrap().copied = GIB;
+    world.loads.needs.get_mut(&vid(2)).unwrap().pinned = Some("its user has pinned it".into());
+    let pinned = world.improve(&Aim::Traffic, Bounds::default()).unwrap();
+    assert_eq!(moved(&pinned), [[vid(3)]]);
+    assert!(pinned.pinned[0].1.contains("together with `i2`"), "{pinned:?}");
+}
+
+#[test]
+fn instances_that_should_be_together_are_brought_together_by_the_cheaper_move() {
+    let mut world = World::new(3, &[0, 1, 0], 100);
+    (world.placements[0], world.placements[1]) = (tied(), tied());
+    world.loads.needs.get_mut(&vid(2)).unwrap().copied = 8 * GIB;
+    let found = world.improve(&Aim::Traffic, Bounds::default()).unwrap();
+    let steps: Vec<_> = found.waves.iter().flatten().collect();
+    assert_eq!((steps.len(), steps[0].vid, &steps[0].to), (1, vid(1), &world.hosts[1]));
+}
+
+#[test]
+fn demands_count_before_anything_is_measured() {
+    let mut world = World::new(2, &[0, 1, 1], 0);
+    let demand = Demand {
+        bandwidth_to: BTreeMap::from([("i1".to_owned(), 100 << 20), ("gone".to_owned(), 1)]),
+        ..Demand::default()
+    };
+    world.placements[1].demand = demand;
+    let found = world.improve(&Aim::Traffic, Bounds::default()).unwrap();
+    assert_eq!((found.before.traffic, found.after().traffic), (100 << 20, 0));
+    // A host is not promised to more than it has.
+    for lid in [1, 2] {
+        world.placements[lid - 1].demand.cpu_milli = Some(3000);
+    }
+    let mut view = world.view();
+    view.hosts.values_mut().for_each(|host| host.capacity = Some(Amounts { cpu: 4000, memory: 16 * GIB }));
+    let full = improve(&view, &world.loads, &Aim::Traffic, &Bounds { steps: 10_000, ..Bounds::default() });
+    assert_eq!(full.unwrap().waves.len(), 0);
+}
+
+#[test]
+fn a_latency_that_is_demanded_brings_instances_together_or_is_reported() {
+    let mut world = World::new(2, &[0, 1], 100);
+    world.placements[0].demand.latency_to.insert("i2".into(), 100);
+    let found = world.improve(&Aim::Traffic, Bounds::default()).unwrap();
+    assert_eq!((found.waves.len(), found.far.len()), (1, 0));
+    for lid in [1, 2] {
+        world.loads.needs.get_mut(&vid(lid)).unwrap().pinned = Some("its user has pinned it".into());
+    }
+    let found = world.improve(&Aim::Traffic, Bounds::default()).unwrap();
+    assert_eq!(found.far, [Far { one: vid(1), other: vid(2), within_us: 100 }]);
+}
+
+#[test]
+fn no_instance_comes_to_a_host_to_which_one_that_is_kept_apart_moves() {
+    let mut world = World::new(2, &[0, 1, 0], 100).talk(1, 2, 100 << 20);
+    let labels = tied().labels;
+    let apart =
+        Placement { labels, anti_affinity: BTreeSet::from(["app".to_owned()]), ..Placement::default() };
+    (world.placements[0], world.placements[2]) = (apart.clone(), apart);
+    world.loads.needs.get_mut(&vid(2)).unwrap().pinned = Some("its user has pinned it".into());
+    world.on = vec![0, 1, 0];
+    let mut view = world.view();
+    let to = &world.hosts[1];
+    view.instances.get_mut(&vid(3)).unwrap().moves_to = Some(to);
+    let found = improve(&view, &world.loads, &Aim::Traffic, &Bounds { steps: 10_000, ..Bounds::default() });
+    assert_eq!(found.unwrap().waves.len(), 0);
 }

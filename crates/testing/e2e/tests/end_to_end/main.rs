@@ -5,6 +5,7 @@ mod bad_input;
 mod checkpoint;
 mod containers;
 mod coordinator_lost;
+mod demands;
 mod drain;
 mod events;
 mod exec;

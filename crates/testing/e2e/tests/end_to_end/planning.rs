@@ -3,6 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use api::{Improvement, Top, TopInstance};
 use e2e::overlay::net;
+use e2e::signal::Signal;
 use e2e::testlab::TestLab;
 
 /// Takes whatever comes.
@@ -173,5 +174,25 @@ fn a_plan_that_cannot_be_is_refused_by_name() -> Result<()> {
     }
     let wrong = lab.transhume(&["plan", "--goal", "speed"])?;
     ensure!(wrong.errors.contains("evacuate=HOST"), "{wrong:?}");
+    Ok(())
+}
+
+#[test]
+fn an_instance_that_its_engine_refuses_to_move_stays_and_the_plan_says_why() -> Result<()> {
+    let _shared = e2e::shared();
+    let lab = TestLab::up(2)?;
+    ["h1", "h2"].iter().try_for_each(|host| sample_often(&lab, host))?;
+    let lock = Signal::new("lock");
+    let path = lock.path().to_str().context("a path")?;
+    start(&lab, "locked", "h1", &[], &["flock", path, "sleep", "1000"])?;
+    start(&lab, "free", "h1", &[], &["sleep", "1000"])?;
+    lab.eventually("both are measured", || {
+        Ok(top(&lab)?.instances.iter().filter(|instance| instance.cpu_milli.is_some()).count() == 2)
+    })?;
+    let planned = plan_for(&lab, "evacuate=h1")?;
+    let moved: Vec<_> = planned.waves.iter().flatten().map(|step| &*step.name).collect();
+    ensure!(moved == ["free"], "{planned:?}");
+    let reason = planned.stay.iter().find(|stays| stays.name == "locked").map(|stays| &*stays.why);
+    ensure!(reason.is_some_and(|why| why.starts_with("it cannot move to h2: ")), "{planned:?}");
     Ok(())
 }
