@@ -1,73 +1,65 @@
 //! Better placements of running instances, on request. Nothing moves here.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::{Event, Failure, ImproveRequest, Stays};
-use fabric::Vid;
-use moves::HostName;
-use moves::placement::Placement;
-use planner::{Aim, Bounds, Host, Improvement, Instance, Loads, Score, Step, Talk, View};
+use planner::{Aim, Bounds, Improvement, Loads, Score, Step, Talk, View};
 
 use crate::core::{Cluster, State};
 use crate::network::traffic;
+use crate::owned::OwnedView;
 use crate::{hosts, loads, planning};
+
+/// A plan.
+pub struct Found {
+    /// For users.
+    pub shown: api::Improvement,
+    /// Its moves.
+    pub waves: Vec<Vec<Step>>,
+}
+
+/// Searches for moves that pay.
+///
+/// # Errors
+/// As of [`search`].
+pub async fn find(cluster: &Arc<Cluster>, request: ImproveRequest) -> Result<Event, Failure> {
+    Ok(Event::Improvement(search(cluster, &request).await?.shown))
+}
 
 /// Searches for moves that pay. The search takes up to some seconds, on a thread of its own.
 ///
 /// # Errors
 /// If the host to be emptied is unknown, or one of its instances fits nowhere else.
-pub async fn find(cluster: &Arc<Cluster>, request: ImproveRequest) -> Result<Event, Failure> {
+pub async fn search(cluster: &Arc<Cluster>, request: &ImproveRequest) -> Result<Found, Failure> {
     let talks = traffic::between_instances(cluster, traffic::WINDOW_S).await;
-    let search = Search::of(&cluster.view(), &request, talks)?;
+    let search = Search::of(&cluster.view(), request, talks)?;
     let searched = tokio::task::spawn_blocking(move || search.run()).await;
     searched.map_err(|error| Failure::new(format!("the search has failed: {error}"), "report this"))?
 }
 
 /// What a search needs, apart from the state, which changes meanwhile.
 struct Search {
-    hosts: BTreeMap<HostName, Host>,
-    instances: BTreeMap<Vid, Owned>,
+    view: OwnedView,
     loads: Loads,
     aim: Aim,
     bounds: Bounds,
 }
 
-/// An instance with data of its own.
-struct Owned {
-    name: String,
-    host: HostName,
-    moves_to: Option<HostName>,
-    placement: Placement,
-}
-
 impl Search {
     fn of(state: &State, request: &ImproveRequest, talks: Vec<Talk>) -> Result<Self, Failure> {
-        let view = planning::view(state);
-        let owned = |at: &Instance<'_>| Owned {
-            name: at.name.to_owned(),
-            host: at.host.clone(),
-            moves_to: at.moves_to.cloned(),
-            placement: at.placement.clone(),
-        };
         Ok(Self {
-            instances: view.instances.iter().map(|(vid, at)| (*vid, owned(at))).collect(),
-            hosts: view.hosts,
+            view: OwnedView::of(&planning::view(state)),
             loads: loads::of(state, request, talks),
             aim: aim(state, request)?,
             bounds: bounds(request),
         })
     }
 
-    fn run(&self) -> Result<Event, Failure> {
-        let instances = self.instances.iter().map(|(vid, at)| {
-            let (name, host, placement) = (&*at.name, &at.host, &at.placement);
-            (*vid, Instance { name, host, moves_to: at.moves_to.as_ref(), placement })
-        });
-        let view = View { hosts: self.hosts.clone(), instances: instances.collect(), ..View::default() };
+    fn run(&self) -> Result<Found, Failure> {
+        let view = self.view.view();
         let found =
             planner::improve(&view, &self.loads, &self.aim, &self.bounds).map_err(planning::refused)?;
-        Ok(Event::Improvement(described(&view, found)))
+        Ok(Found { waves: found.waves.clone(), shown: described(&view, found) })
     }
 }
 
