@@ -91,7 +91,7 @@ struct Pending {
     changes: Vec<Change>,
     predicted: u64,
     causes: Vec<Cause>,
-    /// What hosts under pressure have, as the planner was told.
+    /// What hosts have that the plan relieves, as the planner was told.
     rooms: BTreeMap<HostName, Amounts>,
     /// When to measure, once its moves are over.
     due: Option<Duration>,
@@ -233,7 +233,11 @@ impl Controller {
         let changes: Vec<_> = pending.changes.iter().filter(is_there).cloned().collect();
         let mut loads = seen.loads.clone();
         loads.rooms.extend(pending.rooms.iter().map(|(host, room)| (host.clone(), *room)));
-        let is_unrelieved = pending.causes.iter().any(|cause| self.triggers.is_unrelieved(cause));
+        let mut relieved = pending
+            .causes
+            .iter()
+            .filter(|cause| matches!(cause, Cause::Host(host, _) if pending.rooms.contains_key(host)));
+        let is_unrelieved = relieved.any(|cause| self.triggers.is_unrelieved(cause));
         let measured = if is_unrelieved { 0 } else { gain(&seen.view, &loads, self.settings.goal, &changes) };
         Effect { predicted: pending.predicted, measured }
     }
@@ -318,8 +322,12 @@ impl Controller {
         Some(Decision::Apply { waves, reason: words.join(", ") })
     }
 
-    /// What hosts have for instances: what other programs do not use, and on hosts under pressure less than instances use now.
+    /// What hosts have for instances: what other programs do not use, and on hosts under pressure less than instances use now. If all hosts
+    /// are overloaded, no move relieves any, and only instances count.
     fn relieved_rooms(&self, seen: &Observation<'_>, causes: &[Cause]) -> BTreeMap<HostName, Amounts> {
+        if seen.view.usable().all(|host| is_cause(causes, host)) {
+            return BTreeMap::new();
+        }
         let mut used = BTreeMap::<&HostName, Amounts>::new();
         for (vid, instance) in &seen.view.instances {
             let need = seen.loads.needs.get(vid).map(|need| need.amounts).unwrap_or_default();

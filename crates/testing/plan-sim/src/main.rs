@@ -41,10 +41,10 @@ struct Options {
     #[arg(long, value_name = "FILE")]
     write_trace: Option<PathBuf>,
     /// Planned moves in an hour
-    #[arg(long, default_value_t = 500)]
+    #[arg(long, default_value_t = 2000)]
     budget: u32,
     /// Moves and drains at the same time
-    #[arg(long, default_value_t = 16)]
+    #[arg(long, default_value_t = 32)]
     at_once: u16,
     /// The planner's steps in each search
     #[arg(long, default_value_t = 2_000_000)]

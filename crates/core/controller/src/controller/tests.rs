@@ -20,6 +20,8 @@ struct World {
     talks: Vec<Talk>,
     leaving: BTreeMap<HostName, Leaving>,
     placement: Placement,
+    /// Thousandths of time in which programs wait for a processor, by host.
+    pressure: Vec<u64>,
     controller: Controller,
     now: Duration,
     /// Whether plans are carried out.
@@ -39,6 +41,7 @@ impl World {
             talks: Vec::new(),
             leaving: BTreeMap::new(),
             placement: Placement::default(),
+            pressure: vec![0; hosts],
             controller: Controller::new(settings, Memory::default(), 20_000),
             now: Duration::ZERO,
             carries_out: true,
@@ -64,7 +67,11 @@ impl World {
         };
         let busy = |host: usize| {
             let here = self.on.iter().zip(&self.cpu).filter(|(on, _)| **on == host);
-            Usage { busy: here.map(|(_, cpu)| cpu).sum::<u64>() * 1000 / 4000, ..Usage::default() }
+            Usage {
+                busy: here.map(|(_, cpu)| cpu).sum::<u64>() * 1000 / 4000,
+                cpu_pressure: self.pressure[host],
+                memory_pressure: 0,
+            }
         };
         let hosts = || self.hosts.iter().cloned();
         let seen = Observation {
@@ -275,4 +282,20 @@ fn balance_spreads_what_is_used_unevenly() {
     let decided = world.run(100);
     assert!(moves(&decided) >= 6 && effects(&decided) == [true], "{decided:?}");
     assert_eq!(world.moves(500), 0);
+}
+
+#[test]
+fn a_host_under_pressure_is_relieved_but_not_if_all_are_under_pressure() {
+    let mut world = World::new(2, &[0, 0], settings());
+    world.cpu = vec![1000; 2];
+    world.pressure = vec![600, 0];
+    let decided = world.run(7);
+    assert_eq!(moves(&decided), 1, "{}", world.why());
+    assert_eq!(effects(&world.run(7)), [false], "the pressure is as high as before");
+    let mut all = World::new(2, &[0, 1], settings());
+    all.pressure = vec![600; 2];
+    assert_eq!(all.moves(30), 0, "{}", all.why());
+    all.talk(1, 2, 100 * MIB);
+    let decided = all.run(30);
+    assert_eq!((moves(&decided), effects(&decided)), (1, vec![true]), "{}", all.why());
 }
