@@ -46,7 +46,7 @@ pub struct Arguments {
     #[command(flatten)]
     options: Options,
     #[command(flatten)]
-    auto: auto::Options,
+    auto: auto::Auto,
     #[command(subcommand)]
     command: Option<Command>,
 }

@@ -32,7 +32,13 @@ const PLANS: u32 = 5;
 /// # Errors
 /// If sending to the client fails.
 pub async fn make(cluster: &Arc<Cluster>, request: ImproveRequest, client: &mut Client) -> io::Result<()> {
-    let begun = match improve::search(cluster, &request).await {
+    // A search takes long, so it does not begin in vain.
+    let refusal = refuse_another(&cluster.view());
+    let found = match refusal {
+        Ok(()) => improve::search(cluster, &request).await,
+        Err(failure) => Err(failure),
+    };
+    let begun = match found {
         Ok(found) => {
             let plan = Plan::new(request, false, &found.waves);
             begin(cluster, plan, found.shown, None).await
@@ -92,6 +98,12 @@ pub async fn cancel(cluster: &Cluster) -> Result<Event, Failure> {
     }
 }
 
+/// Refuses a second plan beside the one that is being carried out.
+fn refuse_another(state: &State) -> Result<(), Failure> {
+    let other = state.get::<Plans>().under_way();
+    other.map_or(Ok(()), |other| Err(failure::plan_under_way(other.by_loop)))
+}
+
 struct BeginPlan {
     cluster: Arc<Cluster>,
     plan: Plan,
@@ -105,9 +117,7 @@ impl Command for BeginPlan {
     async fn run(self, owner: &mut Owner) -> Self::Reply {
         let Self { cluster, mut plan, shown, reason } = self;
         owner.view().check_whole()?;
-        if let Some(other) = owner.view().get::<Plans>().under_way() {
-            return Err(failure::plan_under_way(other.by_loop));
-        }
+        refuse_another(&owner.view())?;
         plan.number = owner.view().get::<Plans>().next_number();
         owner.ready().await?;
         owner.append(Stored::UnderWay(plan.clone()).change()).await?;

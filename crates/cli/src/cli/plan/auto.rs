@@ -25,7 +25,7 @@ enum Order {
 }
 
 #[derive(Args, Clone)]
-pub struct Options {
+pub struct Auto {
     /// Lets the coordinator plan by itself, for the goals `traffic` and `balance`
     #[arg(long, value_name = "ORDER", conflicts_with_all = ["max_moves", "keep", "explain"], help_heading = HEADING)]
     auto: Option<Order>,
@@ -40,7 +40,7 @@ pub struct Options {
     cool_down: u64,
 }
 
-impl Options {
+impl Auto {
     pub fn is_given(&self) -> bool {
         self.auto.is_some()
     }
