@@ -11,6 +11,7 @@ mod track;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use api::Occurrence;
 use fabric::Vid;
 use moves::HostName;
 use moves::journal::Record;
@@ -68,6 +69,11 @@ impl Telemetry {
         let machine = self.hosts.entry(host.clone()).or_default();
         let (cpu_us, memory, network) = (used.cpu_us, used.memory_used, used.network);
         machine.track.add(host, at_us, InstanceUse { cpu_us, memory, disk: None, network });
+        if machine.last.leaving.is_none()
+            && let Some(reason) = used.leaving.clone()
+        {
+            base.log().note(&Occurrence::HostLeaves { host: host.to_string(), reason });
+        }
         machine.last = used;
         for (vid, used) in instances {
             if base.snapshot().instances.get(&vid).is_some_and(|instance| instance.host == *host) {

@@ -47,6 +47,8 @@ pub struct HostUse {
     pub pressure: Option<Pressure>,
     /// Bytes that it has sent and received over the device towards other hosts, if it is known.
     pub network: Option<u64>,
+    /// Why it asks to be emptied, if it does.
+    pub leaving: Option<String>,
 }
 
 /// Shares of time in which some program waited, in thousandths.

@@ -7,13 +7,13 @@ use e2e::signal::Signal;
 use e2e::testlab::TestLab;
 
 /// Takes whatever comes.
-const SERVER: &str = "import socket
+pub const SERVER: &str = "import socket
 server = socket.create_server(('', 7000))
 peer, _ = server.accept()
 while peer.recv(1 << 20): pass";
 
 /// Sends 4 MiB a second.
-const CLIENT: &str = "import socket, sys, time
+pub const CLIENT: &str = "import socket, sys, time
 while True:
     try:
         peer = socket.create_connection((sys.argv[1], 7000))
@@ -24,11 +24,11 @@ while True:
     time.sleep(0.25)";
 
 /// Holds 100 MiB.
-const HOLDER: &str = "import time
+pub const HOLDER: &str = "import time
 held = bytearray(b'x') * (100 << 20)
 time.sleep(1000)";
 
-fn top(lab: &TestLab) -> Result<Top> {
+pub fn top(lab: &TestLab) -> Result<Top> {
     Ok(serde_json::from_str(&lab.transhume(&["top", "--json"])?.success()?.lines.concat())?)
 }
 
@@ -41,13 +41,13 @@ fn plan_for(lab: &TestLab, goal: &str) -> Result<Improvement> {
     serde_json::from_str(&planned.lines.concat()).with_context(|| format!("{planned:?}"))
 }
 
-fn sample_often(lab: &TestLab, host: &str) -> Result<()> {
+pub fn sample_often(lab: &TestLab, host: &str) -> Result<()> {
     lab.lab.kill(host.parse()?)?;
     lab.lab.start_with(host.parse()?, &["--sample-interval", "500ms"])?;
     Ok(())
 }
 
-fn start(lab: &TestLab, name: &str, host: &str, options: &[&str], command: &[&str]) -> Result<()> {
+pub fn start(lab: &TestLab, name: &str, host: &str, options: &[&str], command: &[&str]) -> Result<()> {
     let run = [&["run", "--detach", "--name", name, "--host", host], options, &["--"], command].concat();
     lab.transhume(&run)?.success().map(drop)
 }
