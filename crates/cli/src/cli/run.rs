@@ -79,7 +79,7 @@ pub struct Arguments {
     #[arg(short = 'i', long, conflicts_with_all = ["detach", "json"])]
     stdin: bool,
     #[command(flatten)]
-    demand: demand::Options,
+    demand: demand::PlacementOptions,
     #[command(flatten)]
     container: container::Options,
     #[command(flatten)]

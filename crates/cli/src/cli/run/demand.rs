@@ -15,7 +15,7 @@ pub const PLACEMENT: &str = "Placement options";
 /// Where an instance may be, and what it demands there.
 #[derive(Args)]
 #[command(next_help_heading = PLACEMENT)]
-pub struct Options {
+pub struct PlacementOptions {
     /// Never shares a host with instances that have the same value of this label
     #[arg(long, value_name = "NAME")]
     pub anti_affinity: Vec<String>,
@@ -33,7 +33,7 @@ pub struct Options {
     latency_to: Vec<(String, u64)>,
 }
 
-impl Options {
+impl PlacementOptions {
     /// Whether the instance is pinned.
     pub fn is_pinned(&self) -> bool {
         self.pin.is_some()

@@ -37,20 +37,17 @@ fn demands_and_affinity_decide_where_instances_go_and_impossible_ones_are_refuse
     let _shared = e2e::shared();
     let lab = TestLab::up(3)?;
     let all = processors(&lab, 3)?;
-    let most = (all - 0.5).to_string();
+    let share = |of: f64| format!("{:.2}", all * of);
+    let (most, little, some) = (share(0.7), share(0.1), share(0.4));
     starts_on(&lab, "db", "h1", &["--cpus", &most, "--memory", "64M"])?;
     let demand = lab.instance("db")?.demand;
     ensure!(demand.memory_bytes == Some(64 << 20) && demand.cpu_milli.is_some(), "{demand:?}");
     // Both others are emptier, but the traffic is worth it; then the host is full.
-    starts_on(&lab, "web", "h1", &["--cpus", "0.4", "--bandwidth-to", "db=50M"])?;
-    starts_on(&lab, "late", "h2", &["--cpus", "0.4", "--bandwidth-to", "db=50M"])?;
+    starts_on(&lab, "web", "h1", &["--cpus", &little, "--bandwidth-to", "db=50M"])?;
+    starts_on(&lab, "late", "h2", &["--cpus", &some, "--bandwidth-to", "db=50M"])?;
     starts_on(&lab, "near", "h2", &["--latency-to", "late=1ms"])?;
 
-    is_refused(
-        &lab,
-        &["--host", "h1", "--cpus", "0.4"],
-        "host h1 has no room for a demand of 0.4 processors",
-    )?;
+    is_refused(&lab, &["--host", "h1", "--cpus", &some], "host h1 has no room for a demand of ")?;
     is_refused(&lab, &["--cpus", "5000"], "no host has the 5000.0 processors that are demanded: h")?;
     is_refused(&lab, &["--memory", "90000G"], "has the most, ")?;
     is_refused(&lab, &["--bandwidth-to", "nobody=1M"], "`--bandwidth-to` names `nobody`")?;
