@@ -9,7 +9,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
 .DEFAULT_GOAL := help
 # Concurrent set-ups would wait for apt's lock.
 .NOTPARALLEL:
-.PHONY: help setup setup-demo setup-check build check test demo demo-vm bench-verbs bench-move bench-drain bench-mpi bench-net bench-vm bench-plan guest-image soak soak-vm soak-vm-mpi fuzz lint man clean
+.PHONY: help setup setup-demo setup-check build check test demo demo-vm bench-verbs bench-move bench-drain bench-mpi bench-net bench-vm bench-plan bench-telemetry sim-plan guest-image soak soak-vm soak-vm-mpi fuzz lint man clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do \
@@ -65,6 +65,13 @@ bench-vm: setup build ## Compare moves of a virtual machine with plain QEMU (som
 bench-plan: setup-demo ## Measure the planner's search on generated clusters, and on public problems: BENCH_FLAGS='--instances DIR'
 	@cargo build --locked --release -p bench --bin bench-plan
 	@target/release/bench-plan $(BENCH_FLAGS)
+
+bench-telemetry: setup build ## Measure the cost of telemetry for programs, the overlay and a node (some 5 minutes)
+	@$(SUDO) target/release/bench-telemetry $(BENCH_FLAGS)
+
+sim-plan: setup-demo ## Simulate 30 hours of 1,000 hosts under `plan --auto`, and a drain of 100 of them: SIM_FLAGS='--loads steady --hours 6'
+	@cargo build --locked --release -p plan-sim
+	@target/release/plan-sim $(SIM_FLAGS)
 
 guest-image: ## Build the guest for tests of virtual machines, and save its running state (under 2 minutes)
 	@scripts/setup.sh guest

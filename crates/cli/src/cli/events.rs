@@ -12,7 +12,7 @@ use super::lasting;
 use super::target::Target;
 use super::transfer::sent;
 use crate::failure::{Result, unexpected};
-use crate::figures::{mebibytes, milliseconds};
+use crate::figures::{mebibytes, milliseconds, rate};
 use crate::{output, table};
 
 /// Prints the event log of instances, moves, drains and hosts
@@ -134,6 +134,22 @@ fn of(what: &Occurrence) -> (&'static str, String) {
         }
         Occurrence::DrainEnded { host, moved } => ("drain ended", format!("{host}: {moved} moved before")),
         Occurrence::Undrained { host } => ("undrained", host.clone()),
+        Occurrence::AutoSwitched { is_on } => {
+            ("auto plan", if *is_on { "switched on".into() } else { "switched off".into() })
+        }
+        Occurrence::PlanBegan { moves, reason } => {
+            let reason = reason.as_ref().map(|reason| format!(", because {reason}")).unwrap_or_default();
+            ("plan began", format!("{moves} moves{reason}"))
+        }
+        Occurrence::PlanEnded { moved, failed, given_up } => {
+            let given_up = given_up.as_ref().map(|why| format!("; given up: {why}")).unwrap_or_default();
+            ("plan ended", format!("{moved} moved, {failed} failed{given_up}"))
+        }
+        Occurrence::PlanMeasured { predicted, measured } => {
+            ("plan measured", format!("{} gained, {} predicted", rate(*measured), rate(*predicted)))
+        }
+        Occurrence::AutoStopped { reason } => ("auto plan stopped", reason.clone()),
+        Occurrence::HostLeaves { host, reason } => ("host leaves", format!("{host}: {reason}")),
         Occurrence::Started { instance, host, group } => {
             ("started", format!("{instance} on {host}{}", in_group(group.as_ref())))
         }

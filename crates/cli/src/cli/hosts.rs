@@ -11,6 +11,7 @@ use crate::{output, table};
 
 /// Lists the hosts
 ///
+/// NODE also shows whether a host is drained, and whether it asks to be emptied.
 /// MACHINES says how a host runs virtual machines: by KVM, or by TCG, which translates their instructions and is slower.
 /// `--json` also gives the reason why KVM is not used.
 #[derive(Args)]
@@ -46,6 +47,9 @@ fn row(host: &Host) -> [String; 5] {
         (_, true) => format!("{node}, drained"),
         _ => node.into(),
     };
+    let leaving =
+        host.leaving.as_ref().map(|reason| format!(", asks to be emptied: {}", table::printable(reason)));
+    let node = node + &leaving.unwrap_or_default();
     let address = if host.address.is_empty() { "-" } else { &host.address };
     [host.name.clone(), address.into(), node, host.instances.to_string(), machines(host)]
 }

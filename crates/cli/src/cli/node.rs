@@ -48,7 +48,8 @@ pub struct Arguments {
     /// The directory with this host's certificate and key, and `authority.pem`
     #[arg(long, value_name = "DIR", default_value = "/etc/transhume/pki")]
     pki: PathBuf,
-    /// The directory for the node's durable state; no other node may use it
+    /// The directory for the node's durable state; no other node may use it. If a file `leave` is made in it, the host asks to be
+    /// emptied, for the reason in the file's first line: `transhume plan --auto` drains it then
     #[arg(long, value_name = "DIR", default_value = "/var/lib/transhume/node")]
     state: PathBuf,
     /// Directories for image files of instances; the first one with enough room is used

@@ -1,6 +1,7 @@
 //! `transhume plan`
 
 mod apply;
+mod auto;
 mod render;
 
 use std::process::ExitCode;
@@ -18,24 +19,34 @@ const EXAMPLES: &str = "Examples:
   transhume plan --goal traffic --explain
   transhume plan --goal evacuate=h3
   transhume plan --goal consolidate --max-moves 5 --json | jq '.waves[][].name'
-  transhume plan apply --goal balance";
+  transhume plan apply --goal balance
+  transhume plan --auto on --budget 10 --hold 10m
+  transhume plan --auto status";
 
 const JSON: &str = "JSON output:
   Standard output gets one object: `before` and `after` with the figures of the placement (`traffic` in bytes a
   second between hosts, `overload_milli` and `spread_permille` of processors, `hosts` in use), `waves` (lists of
   moves with `name`, `from`, `to`, `copied_bytes`, the figures `after` and `is_detour`), `stay` (`name` and
-  `why`), and `unjudged` (the same, for demands of latency between hosts whose latency is not known). With `apply` it gets one such object for each plan that it carries out.";
+  `why`), and `unjudged` (the same, for demands of latency between hosts whose latency is not known). With `apply` it gets one such object for each plan that it carries out, and at the end one with `moved`,
+  `failed` (`name` and `why`) and `given_up`. With `--auto` it gets the state of the loop: `state` (`off`, `on` or
+  `stopped`), `why`, `causes`, `settings`, `moves_in_hour`, `misses` and `effect` (`predicted`, `measured`).";
 
 /// Says which moves would place the running instances better
 ///
 /// A move is planned only if it pays for itself within --horizon: the traffic between hosts that it saves, or the overload that it ends,
 /// must outweigh the bytes that it copies. The moves are in waves. Each instant of a wave has room for all instances, and keeps apart what
-/// must be apart. Without `apply`, nothing moves.
+/// must be apart. Without `apply` or `--auto on`, nothing moves.
+///
+/// `--auto on` lets the coordinator plan by itself: it acts on loads that last for --hold, moves no instance again within --cool-down
+/// and none back within an hour, and makes at most --budget moves in an hour. It measures what its moves have gained. If three plans
+/// in a row gain less than half of what was predicted, it stops itself.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{JSON}"), args_conflicts_with_subcommands = true)]
 pub struct Arguments {
     #[command(flatten)]
     options: Options,
+    #[command(flatten)]
+    auto: auto::Auto,
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -44,10 +55,15 @@ pub struct Arguments {
 enum Command {
     /// Carries out the plan
     ///
-    /// If a move fails, its instance stays, and the moves that are left are planned anew. If the coordinator restarts, the command
-    /// waits for it.
+    /// The coordinator carries it out. If a move fails, its instance stays, and the moves that are left are planned anew. If the coordinator
+    /// restarts, it goes on, and the command waits for it. After Ctrl-C the moves go on; `transhume plan cancel` ends them.
     #[command(after_help = "Example:\n  transhume plan apply --goal traffic --max-moves 4")]
     Apply(Options),
+    /// Begins no more moves of the plan that is being carried out
+    ///
+    /// Moves that are under way are completed.
+    #[command(after_help = "Example:\n  transhume plan cancel")]
+    Cancel,
 }
 
 #[derive(Args, Clone)]
@@ -79,8 +95,10 @@ impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
         match self.command {
             Some(Command::Apply(options)) => apply::run(&options, target),
+            Some(Command::Cancel) => apply::cancel(target),
+            None if self.auto.is_given() => self.auto.run(&self.options, target),
             None => {
-                self.options.show(&self.options.find(target, &self.options.keep)?)?;
+                self.options.show(&self.options.find(target)?)?;
                 Ok(ExitCode::SUCCESS)
             }
         }
@@ -88,16 +106,18 @@ impl Arguments {
 }
 
 impl Options {
-    /// Asks for a plan in which the instances `stay` do not move.
-    fn find(&self, target: &Target, stay: &[String]) -> Result<Improvement> {
-        let request = Request::Improve(ImproveRequest {
+    fn request(&self) -> ImproveRequest {
+        ImproveRequest {
             aim: self.goal.clone(),
             max_moves: self.max_moves,
             parallel: self.parallel,
             horizon_s: self.horizon,
-            stay: stay.to_vec(),
-        });
-        match target.ask_lasting(&request, "to plan again")? {
+            stay: self.keep.clone(),
+        }
+    }
+
+    fn find(&self, target: &Target) -> Result<Improvement> {
+        match target.ask_lasting(&Request::Improve(self.request()), "to plan again")? {
             Event::Improvement(improvement) => Ok(improvement),
             event => Err(unexpected(&event)),
         }

@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use api::{Event, Request, Top, TopHost, TopInstance, TopTalk};
+use api::{Event, Request, Top, TopHost, TopInstance, TopLink, TopTalk};
 use clap::Args;
 
 use self::live::Live;
@@ -21,10 +21,15 @@ const REFRESH: Duration = Duration::from_secs(2);
 /// The pairs that are shown at most.
 const PAIRS: usize = 20;
 
+/// The directions of links that are shown at most.
+const LINKS: usize = 20;
+
+const TALK_TITLES: [&str; 7] = ["ONE", "OTHER", "OVERLAY", "FRAMES", "RDMA", "MESSAGES", "RDMA IN ALL"];
+
 /// Shows what hosts and instances use, and which instances talk
 ///
 /// On a terminal the figures are shown again every 2 s, until `q` or Ctrl-C. Nodes sample every 10 s (`node --sample-interval`), so a new instance
-/// has figures after 20 s. Traffic is the mean of the last minute on the overlay.
+/// has figures after 20 s. Traffic is the mean of the last minute, in both directions: frames on the overlay, and messages by RDMA.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  transhume top\n  transhume top --once\n  transhume top --json | jq -r '.talks[0].ends[]'"
@@ -75,6 +80,7 @@ fn text(top: &Top) -> String {
     let hosts: Vec<_> = top.hosts.iter().map(host).collect();
     let instances: Vec<_> = top.instances.iter().map(instance).collect();
     let talks: Vec<_> = top.talks.iter().take(PAIRS).map(talk).collect();
+    let links: Vec<_> = top.links.iter().take(LINKS).map(link).collect();
     let mut text = table::render(
         ["HOST", "CPU", "PROCESSORS", "MEMORY", "OF", "WAITS CPU/MEM/IO", "NETWORK", "INSTANCES"],
         &hosts,
@@ -83,7 +89,11 @@ fn text(top: &Top) -> String {
     text += &table::render(["INSTANCE", "HOST", "CPU", "PEAK", "MEMORY", "DISK", "NETWORK"], &instances);
     if !talks.is_empty() {
         text += "\n";
-        text += &table::render(["ONE", "OTHER", "TRAFFIC"], &talks);
+        text += &table::render(TALK_TITLES, &talks);
+    }
+    if !links.is_empty() {
+        text += "\n";
+        text += &table::render(["FROM", "TO", "ROUND TRIP", "LOST", "AVAILABLE"], &links);
     }
     text
 }
@@ -114,8 +124,23 @@ fn instance(instance: &TopInstance) -> [String; 7] {
     ]
 }
 
-fn talk(TopTalk { ends: [one, other], bytes_per_second }: &TopTalk) -> [String; 3] {
-    [one.clone(), other.clone(), rate(*bytes_per_second)]
+fn talk(talk: &TopTalk) -> [String; 7] {
+    let [one, other] = talk.ends.clone();
+    let [overlay, rdma] = [&talk.overlay, &talk.rdma]
+        .map(|network| (rate(network.bytes_per_second), format!("{}/s", network.messages_per_second)));
+    [one, other, overlay.0, overlay.1, rdma.0, rdma.1, mebibytes(talk.rdma_bytes)]
+}
+
+fn link(link: &TopLink) -> [String; 5] {
+    let lost = (link.sent > 0).then(|| format!("{:.3} %", link.lost as f64 / link.sent as f64 * 100.0));
+    let known = |figure: Option<String>| figure.unwrap_or_else(|| "-".into());
+    [
+        link.from.clone(),
+        link.to.clone(),
+        known(link.round_trip_us.map(|us| format!("{:.2} ms", us as f64 / 1e3))),
+        known(lost),
+        known(link.available_bits_per_second.map(|bits| format!("{:.0} Mbit/s", bits as f64 / 1e6))),
+    ]
 }
 
 /// A share of one processor.
@@ -146,6 +171,21 @@ mod tests {
         let row = shown.lines().find(|line| line.starts_with("job")).unwrap();
         let words: Vec<_> = row.split_whitespace().collect();
         assert_eq!(words, ["job", "h1", "-", "150", "%", "3.0", "MiB", "-", "0.5", "MiB/s"]);
-        assert!(!shown.contains("TRAFFIC"));
+        assert!(!shown.contains("OVERLAY") && !shown.contains("AVAILABLE"));
+    }
+
+    #[test]
+    fn a_link_shows_the_share_of_lost_datagrams() {
+        let link = TopLink {
+            from: "h1".into(),
+            to: "h2".into(),
+            round_trip_us: Some(250),
+            sent: 1000,
+            lost: 3,
+            available_bits_per_second: None,
+        };
+        let shown = text(&Top { links: vec![link], ..Top::default() });
+        let words: Vec<_> = shown.lines().last().unwrap().split_whitespace().collect();
+        assert_eq!(words, ["h1", "h2", "0.25", "ms", "0.300", "%", "-"]);
     }
 }

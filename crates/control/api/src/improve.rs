@@ -72,7 +72,7 @@ pub struct Stays {
 }
 
 /// Moves to a better placement.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Improvement {
     /// The figures now.
     pub before: PlacementFigures,
@@ -85,4 +85,15 @@ pub struct Improvement {
     /// Instances whose demand of a latency cannot be judged when all moves are done, with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unjudged: Vec<Stays>,
+}
+
+/// What has become of a plan that was carried out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanReport {
+    /// How many moves were made.
+    pub moved: u32,
+    /// Instances that did not move, with the reasons.
+    pub failed: Vec<Stays>,
+    /// Why the plan was given up, if it was.
+    pub given_up: Option<String>,
 }

@@ -16,6 +16,7 @@
 //!  │◀──────── {"moved": {...}}     │   or {"failed": {"message": ..., "help": ...}}
 //! ```
 
+mod auto;
 mod client;
 mod failure;
 mod improve;
@@ -29,9 +30,10 @@ mod request;
 mod top;
 mod words;
 
+pub use auto::{AutoEffect, AutoGoal, AutoRequest, AutoSettings, AutoState, AutoStatus};
 pub use client::{Client, ClientError, Speaker};
 pub use failure::Failure;
-pub use improve::{Aim, ImproveRequest, Improvement, ImprovementStep, PlacementFigures, Stays};
+pub use improve::{Aim, ImproveRequest, Improvement, ImprovementStep, PlacementFigures, PlanReport, Stays};
 pub use line::{LineError, MAX_LINE, from_line, to_line};
 pub use log::{LoggedEvent, MoveFigures, Occurrence};
 pub use members::{HostRemoved, Token, TokenState};
@@ -50,7 +52,7 @@ pub use request::{
     ExecRequest, Host, INPUT_WINDOW, Instance, MAX_PARALLEL, MachineSupport, MoveGroupRequest, MoveRequest,
     Request, RestoreRequest, RunRequest, Seed, State, Vm,
 };
-pub use top::{Top, TopHost, TopInstance, TopTalk};
+pub use top::{Top, TopHost, TopInstance, TopLink, TopRate, TopTalk};
 pub use words::in_words;
 
 use fabric::attach::OutputStream;
@@ -74,6 +76,17 @@ pub enum Event {
     Top(Top),
     /// The last answer to [`Request::Improve`].
     Improvement(Improvement),
+    /// A plan is being carried out: the first answer to [`Request::Apply`], and again after it was planned anew.
+    Applying {
+        /// Its number, for [`Request::FollowPlan`].
+        number: u64,
+        /// The plan.
+        plan: Improvement,
+    },
+    /// The last answer to [`Request::Apply`] and [`Request::FollowPlan`].
+    Applied(PlanReport),
+    /// The last answer to [`Request::Auto`].
+    Auto(AutoStatus),
     /// The last answer to [`Request::Hosts`], in the order of names.
     Hosts(Vec<Host>),
     /// The first answer to [`Request::Network`].
@@ -187,7 +200,7 @@ pub enum Event {
         /// Number of instances on the host.
         instances: u32,
     },
-    /// A move of a drain, or of a group, has ended, successfully or not. After a failed move, a drain tries another host.
+    /// A move of a drain, of a plan or of a group has ended, successfully or not. After a failed move, a drain tries another host.
     MoveOver(Box<MoveReport>),
     /// The remaining work of a drain, after each of its moves.
     Remaining {
@@ -242,7 +255,7 @@ pub enum Event {
         bytes: u64,
     },
     /// The last answer to [`Request::Logs`] without `follow`, to [`Request::Cancel`] when the instance runs again, to
-    /// [`Request::Kill`] when it has ended, to [`Request::MoveGroup`], to [`Request::Undrain`], to [`Request::Events`] without `follow`, and to [`NetChange::Detach`] when it
+    /// [`Request::Kill`] when it has ended, to [`Request::MoveGroup`], to [`Request::Undrain`], to [`Request::CancelPlan`], to [`Request::Events`] without `follow`, and to [`NetChange::Detach`] when it
     /// is done.
     Done,
     /// The command ended: the last answer to [`Request::Wait`], to `Logs` with `follow`, and to [`Request::Exec`].
@@ -285,6 +298,7 @@ impl Event {
             | Self::Draining { .. }
             | Self::Remaining { .. }
             | Self::GroupBegun { .. }
+            | Self::Applying { .. }
             | Self::MoveOver(_)
             | Self::Output { .. }
             | Self::Written { .. }
@@ -299,6 +313,8 @@ impl Event {
             | Self::Instances(_)
             | Self::Hosts(_)
             | Self::Improvement(_)
+            | Self::Applied(_)
+            | Self::Auto(_)
             | Self::Top(_)
             | Self::Checked { .. }
             | Self::Moved(_)

@@ -74,6 +74,46 @@ pub enum Occurrence {
         /// The host.
         host: String,
     },
+    /// The loop that plans by itself was switched on or off.
+    AutoSwitched {
+        /// Which of both.
+        is_on: bool,
+    },
+    /// A plan is being carried out.
+    PlanBegan {
+        /// The number of its moves.
+        moves: u32,
+        /// Why the loop has planned it; none if a user has asked for it.
+        reason: Option<String>,
+    },
+    /// A plan was carried out, or given up.
+    PlanEnded {
+        /// How many moves were made.
+        moved: u32,
+        /// How many instances did not move.
+        failed: u32,
+        /// Why it was given up, if it was.
+        given_up: Option<String>,
+    },
+    /// The effect of a plan of the loop was measured, in bytes a second.
+    PlanMeasured {
+        /// What was predicted.
+        predicted: u64,
+        /// What was gained.
+        measured: u64,
+    },
+    /// The loop has stopped itself.
+    AutoStopped {
+        /// Why.
+        reason: String,
+    },
+    /// A host asks to be emptied.
+    HostLeaves {
+        /// The host.
+        host: String,
+        /// Why, in its own words.
+        reason: String,
+    },
     /// An instance runs.
     Started {
         /// The instance.

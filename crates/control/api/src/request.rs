@@ -4,7 +4,7 @@ use fabric::session::WindowSize;
 use fabric::{Epoch, FabricId, NetworkKind, Vid};
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, ImproveRequest, NetChange, Position};
+use crate::{AutoRequest, Bytes, ImproveRequest, NetChange, Position};
 
 /// A request of the command line to the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +20,17 @@ pub enum Request {
     Top,
     /// Searches for a better placement of the running instances.
     Improve(ImproveRequest),
+    /// Searches for a better placement, and carries it out. It goes on if the client disconnects.
+    Apply(ImproveRequest),
+    /// Follows a plan that is being carried out, or reports its result.
+    FollowPlan {
+        /// Its number, from [`Event::Applying`](crate::Event::Applying).
+        number: u64,
+    },
+    /// Begins no more moves of the plan that is being carried out.
+    CancelPlan,
+    /// Switches the loop on or off that plans by itself, or reads its state.
+    Auto(AutoRequest),
     /// Moves an instance, and follows the move.
     Move(MoveRequest),
     /// Follows an earlier move, or reports its result.
@@ -513,6 +524,9 @@ pub struct Host {
     /// Whether a drain of it is in progress.
     #[serde(default)]
     pub draining: bool,
+    /// Why it asks to be emptied, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leaving: Option<String>,
     /// How many instances it has.
     pub instances: u32,
     /// How it runs virtual machines, once its node knows.

@@ -9,8 +9,10 @@ pub struct Top {
     pub hosts: Vec<TopHost>,
     /// The instances, those that use the most processor time first.
     pub instances: Vec<TopInstance>,
-    /// The traffic on the overlay between instances, the highest rates first.
+    /// The traffic between instances on the overlay and by RDMA, the highest rates first.
     pub talks: Vec<TopTalk>,
+    /// The links of the overlay in both directions, as far as the sending host answers.
+    pub links: Vec<TopLink>,
 }
 
 /// A host.
@@ -58,6 +60,40 @@ pub struct TopInstance {
 pub struct TopTalk {
     /// The instances.
     pub ends: [String; 2],
-    /// The mean of the last minute.
+    /// The mean of the last minute, over all networks.
     pub bytes_per_second: u64,
+    /// Frames on the overlay.
+    pub overlay: TopRate,
+    /// Payload of RDMA, also between instances on one host.
+    pub rdma: TopRate,
+    /// The bytes of that payload since the coordinator has known of it, across moves.
+    pub rdma_bytes: u64,
+    /// Its messages.
+    pub rdma_messages: u64,
+}
+
+/// One direction of a link of the overlay.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TopLink {
+    /// The sending host.
+    pub from: String,
+    /// The receiving host.
+    pub to: String,
+    /// The recent round trip time of a datagram.
+    pub round_trip_us: Option<u64>,
+    /// Datagrams sent, as far as the receiving host has reported.
+    pub sent: u64,
+    /// Those of them that were lost.
+    pub lost: u64,
+    /// The highest available rate that was measured in the last minute.
+    pub available_bits_per_second: Option<u64>,
+}
+
+/// The mean of the last minute.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TopRate {
+    /// Bytes.
+    pub bytes_per_second: u64,
+    /// Messages, or frames.
+    pub messages_per_second: u64,
 }

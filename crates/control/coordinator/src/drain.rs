@@ -36,10 +36,10 @@ const WEIGH_LIMIT: Duration = Duration::from_secs(10);
 const WEIGHED_AT_A_TIME: usize = 8;
 
 /// Time after the coordinator's start in which some hosts may not have connected again.
-const GATHERING: Duration = Duration::from_secs(10);
+pub const GATHERING: Duration = Duration::from_secs(10);
 
 /// How often the coordinator checks meanwhile whether all hosts have connected.
-const LOOK: Duration = Duration::from_millis(50);
+pub const LOOK: Duration = Duration::from_millis(50);
 
 /// Drains a host, or plans that on a dry run, and reports progress to the client. The drain goes on if the client disconnects.
 ///
@@ -54,6 +54,14 @@ pub async fn make(cluster: &Arc<Cluster>, request: DrainRequest, client: &mut Cl
         Ok(events) => moving::pass_on(events, client).await,
         Err(failure) => client.say(&Event::Failed(failure)).await,
     }
+}
+
+/// Begins a drain that nobody follows.
+///
+/// # Errors
+/// If it is refused.
+pub async fn begin(cluster: &Arc<Cluster>, request: DrainRequest) -> Result<(), Failure> {
+    cluster.run(BeginDrain { cluster: cluster.clone(), request }).await.map(drop)
 }
 
 /// A drain, or its dry run.

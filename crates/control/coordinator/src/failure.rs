@@ -33,6 +33,30 @@ pub fn coordinator_ends() -> Failure {
     Failure::new("the coordinator is shutting down", "try again when it has restarted")
 }
 
+pub fn plan_under_way(by_loop: bool) -> Failure {
+    match by_loop {
+        false => Failure::new(
+            "another plan is being carried out",
+            "end it with `transhume plan cancel`, or wait until it is done",
+        ),
+        true => Failure::new(
+            "`plan --auto` is carrying out a plan",
+            "try again when it is done, or end it with `transhume plan cancel`",
+        ),
+    }
+}
+
+pub fn no_plan() -> Failure {
+    Failure::new("no plan is being carried out", "`transhume events` shows when the last one has ended")
+}
+
+pub fn unknown_plan() -> Failure {
+    Failure::new(
+        "the coordinator does not know that plan any more",
+        "`transhume events` shows how it has ended",
+    )
+}
+
 pub fn no_instance(name: &str) -> Failure {
     let help = format!(
         "list the instances with `transhume ps`; it remembers the last {MAX_ENDED_INSTANCES} ended instances"

@@ -12,6 +12,7 @@ use crate::failure;
 use crate::members::Members;
 use crate::network::devices::Devices;
 use crate::network::rollout::Rollout;
+use crate::telemetry::Telemetry;
 
 /// All known hosts, connected or not.
 pub fn known(state: &State) -> BTreeSet<HostName> {
@@ -40,6 +41,7 @@ pub fn list(state: &State) -> Vec<api::Host> {
         up: state.links().is_up(name),
         drained: state.get::<Drains>().contains(name),
         draining: state.get::<Drains>().is_draining(name),
+        leaving: state.get::<Telemetry>().hosts().get(name).and_then(|host| host.last.leaving.clone()),
         instances: state.instances_on(name),
         machines: state.links().machines(name).cloned(),
     };

@@ -13,7 +13,8 @@
 //!   [`output`], [`exec`]: the requests that it handles.
 //! * [`estimate`]: estimates how long a move will take.
 //! * [`hosts`]: the known hosts. [`placement`]: labels of instances. [`planning`]: the cluster as the planner sees it.
-//!   [`cooling`]: the cool-down after a move.
+//!   [`cooling`]: the cool-down after a move. [`improve`]: searches for plans. [`apply`], [`plans`]: carries them out. [`auto`]: the loop
+//!   that plans by itself. [`loads`]: what instances need. [`owned`]: the view of a search.
 //! * [`network`]: the overlay.
 //! * [`admission`]: machines join by tokens. [`removal`]: removes hosts and revokes their certificates. [`members`], [`tokens`]: the stored
 //!   state of both.
@@ -27,6 +28,8 @@
 
 mod address;
 mod admission;
+mod apply;
+mod auto;
 mod checkpoint;
 mod client;
 mod cooling;
@@ -55,8 +58,10 @@ mod nodes;
 mod occurrences;
 mod open;
 mod output;
+mod owned;
 mod placement;
 mod planning;
+mod plans;
 mod prometheus;
 mod removal;
 mod requests;
@@ -228,6 +233,8 @@ async fn begin(options: CoordinatorOptions) -> Result<(Arc<Cluster>, SocketFile)
     tokio::spawn(network::layout::await_nodes(cluster.clone()));
     let endpoint = endpoint.behind(cluster.view().get::<Members>().gate().clone());
     tokio::spawn(nodes::accept(cluster.clone(), endpoint, listener));
+    apply::resume(&cluster);
+    tokio::spawn(auto::run(cluster.clone()));
     tokio::spawn(server::accept(cluster.clone(), socket));
     if let Some(listener) = metrics {
         tokio::spawn(prometheus::serve(cluster.clone(), listener));

@@ -12,6 +12,7 @@ pub mod changes;
 pub mod devices;
 pub mod heard;
 pub mod layout;
+pub mod links;
 pub mod misbehaviour;
 mod moves;
 pub mod nics;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use store::{Journal, Store, StoreError, StoreJournal};
 
 use crate::admission::Enrolled;
+use crate::auto::Loop;
 use crate::checkpoint::Checkpoints;
 use crate::cooling::Cooling;
 use crate::core::{Cluster, Log, State};
@@ -21,6 +22,7 @@ use crate::network::devices::Devices;
 use crate::network::misbehaviour::Misbehaviour;
 use crate::network::own::Wishes;
 use crate::network::rollout::Rollout;
+use crate::plans::Plans;
 use crate::telemetry::Telemetry;
 
 /// Builds the cluster from the store at `path`. Undecided moves are rolled back. The owner runs on the current runtime.
@@ -44,6 +46,7 @@ pub fn open_with<J: Journal>(
     let lifecycle = Lifecycle::load(store.ended_instances()?, store.last_vid()?);
     let follows = Follows::load(&snapshot, store.ended_moves()?);
     let cooling = Cooling::load(store.last_moves()?);
+    let (plans, planning) = (Plans::load(store.plan()?), Loop::load(store.planning_loop()?));
     let directories = Directories::new(!snapshot.instances.is_empty());
     let add = |state: &mut State| {
         // They send messages in this order.
@@ -56,6 +59,8 @@ pub fn open_with<J: Journal>(
         state.add(follows);
         state.add(Checkpoints::default());
         state.add(drains);
+        state.add(plans);
+        state.add(planning);
         state.add(Telemetry::default());
         state.add(members);
         state.add(devices);

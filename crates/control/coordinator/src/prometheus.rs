@@ -13,11 +13,12 @@ pub async fn serve(cluster: Arc<Cluster>, listener: TcpListener) {
     let expose = move || {
         let cluster = cluster.clone();
         async move {
+            let top = telemetry::show(&cluster).await;
             let state = cluster.view();
             let under_way = state.moves().filter(|view| view.is_under_way && !view.record.dry_run);
             let statistics = state.get::<Follows>().statistics();
             let mut exposition = statistics.exposition(&hosts::list(&state), under_way.count());
-            telemetry::add_gauges(&mut exposition, &telemetry::used(&state));
+            telemetry::add_gauges(&mut exposition, &top);
             exposition.text()
         }
     };

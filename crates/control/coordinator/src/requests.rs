@@ -11,8 +11,8 @@ use crate::client::{Client, User};
 use crate::core::{Cluster, State};
 use crate::lifecycle::Lifecycle;
 use crate::{
-    admission, checkpoint, drain, ending, events, exec, failure, group, hosts, improve, instances, moving,
-    network, output, removal, restore, telemetry,
+    admission, apply, auto, checkpoint, drain, ending, events, exec, failure, group, hosts, improve,
+    instances, moving, network, output, removal, restore, telemetry,
 };
 
 /// Executes a request and sends the result to the client.
@@ -31,6 +31,10 @@ pub async fn fulfil(
         Request::Hosts => Ok(Event::Hosts(hosts::list(&cluster.view()))),
         Request::Top => Ok(Event::Top(telemetry::show(cluster).await)),
         Request::Improve(request) => improve::find(cluster, request).await,
+        Request::Apply(request) => return apply::make(cluster, request, client).await,
+        Request::FollowPlan { number } => return apply::follow(cluster, number, client).await,
+        Request::CancelPlan => apply::cancel(cluster).await,
+        Request::Auto(request) => auto::fulfil(cluster, request).await,
         Request::Network => return network::show::state(cluster, client).await,
         Request::Macs => return network::show::macs(cluster, client).await,
         Request::Available => return network::show::available(cluster, client).await,

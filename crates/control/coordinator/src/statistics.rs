@@ -118,7 +118,16 @@ mod tests {
         statistics.moved(&report(Outcome::Ended(why()), false));
         let (name, address) = ("h\"1".into(), String::new());
         let machines = None;
-        let host = Host { name, address, up: true, drained: true, draining: false, instances: 3, machines };
+        let host = Host {
+            name,
+            address,
+            up: true,
+            drained: true,
+            draining: false,
+            leaving: None,
+            instances: 3,
+            machines,
+        };
         let text = statistics.exposition(&[host], 2).text().unwrap();
         let expected = [
             r#"moves_total{outcome="moved"} 2"#,

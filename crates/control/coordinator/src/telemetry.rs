@@ -1,14 +1,17 @@
 //! What hosts and instances have used lately, in memory only: an hour at one sample in 10 s.
 //!
-//! * `track`: the samples of one host or instance. `top`: the present figures for users. `gauges`: the same for
+//! * `track`: the samples of one host or instance. `rdma`: RDMA traffic by pairs of instances. `top`: the present figures for users. `gauges`: the same for
 //!   Prometheus.
 
 mod gauges;
+mod rdma;
 mod top;
 mod track;
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
+use api::Occurrence;
 use fabric::Vid;
 use moves::HostName;
 use moves::journal::Record;
@@ -17,7 +20,8 @@ use rpc::telemetry::{HostUse, InstanceUse, Sample};
 
 use crate::core::{Base, Feature, Recorded};
 pub use gauges::add as add_gauges;
-pub use top::{show, used};
+pub use rdma::Rdma;
+pub use top::show;
 pub use track::{Point, Track};
 
 /// The samples of all hosts and instances.
@@ -25,6 +29,7 @@ pub use track::{Point, Track};
 pub struct Telemetry {
     hosts: BTreeMap<HostName, Machine>,
     instances: BTreeMap<Vid, Track>,
+    rdma: Rdma,
 }
 
 /// A host.
@@ -47,6 +52,7 @@ impl Feature for Telemetry {
     fn recorded(&mut self, recorded: &Recorded<'_>, _: &Base) {
         if let Record::InstanceEnded { vid, .. } = recorded.record {
             self.instances.remove(vid);
+            self.rdma.forget(*vid);
         }
     }
 
@@ -58,10 +64,16 @@ impl Feature for Telemetry {
 impl Telemetry {
     /// Adds a sample of `host` and of its instances. Others do not count: an instance may have moved meanwhile.
     pub fn add(&mut self, host: &HostName, sample: Sample, base: &Base) {
-        let Sample { at_us, host: used, instances } = sample;
+        let Sample { at_us, host: used, instances, rdma } = sample;
+        self.rdma.add(host, &rdma, base, Instant::now());
         let machine = self.hosts.entry(host.clone()).or_default();
         let (cpu_us, memory, network) = (used.cpu_us, used.memory_used, used.network);
         machine.track.add(host, at_us, InstanceUse { cpu_us, memory, disk: None, network });
+        if machine.last.leaving.is_none()
+            && let Some(reason) = used.leaving.clone()
+        {
+            base.log().note(&Occurrence::HostLeaves { host: host.to_string(), reason });
+        }
         machine.last = used;
         for (vid, used) in instances {
             if base.snapshot().instances.get(&vid).is_some_and(|instance| instance.host == *host) {
@@ -73,6 +85,11 @@ impl Telemetry {
     /// The connected hosts that have been sampled.
     pub fn hosts(&self) -> &BTreeMap<HostName, Machine> {
         &self.hosts
+    }
+
+    /// The RDMA traffic between instances.
+    pub fn rdma(&self) -> &Rdma {
+        &self.rdma
     }
 
     /// The samples of an instance, if there are any.

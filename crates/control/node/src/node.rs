@@ -74,6 +74,7 @@ impl Sockets {
 impl Node {
     async fn begin(options: NodeOptions) -> Result<Self, NodeError> {
         let runs_instances = !options.engines.is_empty();
+        let leave = options.state.join("leave");
         if runs_instances && let Err(error) = device_file::make() {
             tracing::warn!("programs that search /dev/infiniband will not find the RDMA device: {error}");
         }
@@ -100,8 +101,9 @@ impl Node {
         tokio::spawn(orders.follow());
         tokio::spawn(residents.data_port.clone().accept(sockets.links));
         if runs_instances {
-            let (live, uplink) = (residents.live.clone(), base.uplink.clone());
-            tokio::spawn(telemetry::run(live, uplink, address.ip(), options.sample_interval));
+            let (live, broker) = (residents.live.clone(), residents.broker.clone());
+            let sources = telemetry::Sources { live, broker, address: address.ip(), leave };
+            tokio::spawn(telemetry::run(sources, base.uplink.clone(), options.sample_interval));
         }
         if let Some(listener) = sockets.metrics {
             tokio::spawn(metrics::serve(network.clone(), listener));

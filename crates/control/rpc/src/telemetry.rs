@@ -2,6 +2,7 @@
 //! smaller than before has begun anew.
 
 use fabric::Vid;
+use fabric::traffic::Volume;
 use serde::{Deserialize, Serialize};
 
 /// What a host and its instances have used until now.
@@ -13,6 +14,22 @@ pub struct Sample {
     pub host: HostUse,
     /// Its running instances.
     pub instances: Vec<(Vid, InstanceUse)>,
+    /// The RDMA traffic that processes on the host have counted: the largest flows with traffic in the last minutes, at most [`MOST_FLOWS`].
+    pub rdma: Vec<RdmaFlow>,
+}
+
+/// The most flows in one sample.
+pub const MOST_FLOWS: usize = 4096;
+
+/// Payload of RDMA from one instance to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RdmaFlow {
+    /// The instance that has it before.
+    pub from: Vid,
+    /// The instance that has it afterwards.
+    pub to: Vid,
+    /// Its amount.
+    pub volume: Volume,
 }
 
 /// What a host has and uses.
@@ -30,6 +47,8 @@ pub struct HostUse {
     pub pressure: Option<Pressure>,
     /// Bytes that it has sent and received over the device towards other hosts, if it is known.
     pub network: Option<u64>,
+    /// Why it asks to be emptied, if it does.
+    pub leaving: Option<String>,
 }
 
 /// Shares of time in which some program waited, in thousandths.

@@ -37,7 +37,7 @@ use crate::removed::Removed;
 use crate::telemetry;
 
 /// Incremented when a message changes its meaning or layout.
-pub const VERSION: u16 = 30;
+pub const VERSION: u16 = 31;
 
 /// A reason with its remedy, as the move protocol carries it.
 #[must_use]

@@ -33,6 +33,11 @@ const ENDED_INSTANCES: TableDefinition<u64, &[u8]> = TableDefinition::new("ended
 /// One row, under 0.
 const NETWORK: TableDefinition<u8, &[u8]> = TableDefinition::new("network");
 
+/// The loop that plans by itself, and the plan that is being carried out: one row each.
+const PLANNING: TableDefinition<u8, &[u8]> = TableDefinition::new("planning");
+const LOOP: u8 = 0;
+const PLAN: u8 = 1;
+
 /// The overlay's devices, by host and name.
 const DEVICES: TableDefinition<(&str, &str), &[u8]> = TableDefinition::new("devices");
 
@@ -87,6 +92,7 @@ impl Store {
             write.open_table(ENDED_MOVES)?;
             write.open_table(ENDED_INSTANCES)?;
             write.open_table(NETWORK)?;
+            write.open_table(PLANNING)?;
             write.open_table(DEVICES)?;
             write.open_table(DRAINED)?;
             write.open_table(MOVED)?;
@@ -140,6 +146,8 @@ impl Store {
             }
             Change::Drained { host, is_drained } => set_drained(write, host, *is_drained),
             Change::Network(network) => put_value(&mut write.open_table(NETWORK)?, 0, Some(network)),
+            Change::Loop(state) => put_value(&mut write.open_table(PLANNING)?, LOOP, Some(state)),
+            Change::Plan(plan) => put_value(&mut write.open_table(PLANNING)?, PLAN, Some(plan)),
             Change::Devices { remove, insert, epoch } => {
                 change_devices(write, remove.as_ref(), insert.as_ref(), *epoch)
             }
@@ -164,6 +172,22 @@ impl Store {
     /// If the file cannot be read or understood.
     pub fn network<N: DeserializeOwned>(&self) -> Result<Option<N>, StoreError> {
         self.file.read(|read| take(&read.open_table(NETWORK)?, 0))
+    }
+
+    /// The state of the loop that plans by itself, if it was ever switched on.
+    ///
+    /// # Errors
+    /// If the file cannot be read or understood.
+    pub fn planning_loop<L: DeserializeOwned>(&self) -> Result<Option<L>, StoreError> {
+        self.file.read(|read| take(&read.open_table(PLANNING)?, LOOP))
+    }
+
+    /// The plan that is being carried out, or the result of the last one.
+    ///
+    /// # Errors
+    /// If the file cannot be read or understood.
+    pub fn plan<P: DeserializeOwned>(&self) -> Result<Option<P>, StoreError> {
+        self.file.read(|read| take(&read.open_table(PLANNING)?, PLAN))
     }
 
     /// The devices of the overlay, and the last epoch that was given.

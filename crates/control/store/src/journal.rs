@@ -51,6 +51,10 @@ pub enum Change {
         /// The epoch that was given last.
         epoch: Epoch,
     },
+    /// The state of the loop that plans by itself.
+    Loop(Value),
+    /// The plan that is being carried out, or the result of the last one.
+    Plan(Value),
     /// Join tokens change, and a host is removed or joins again.
     Members {
         /// Tokens by number; without a value they are forgotten.

@@ -19,6 +19,7 @@
 //!    │◀──────────────── Session{id} │            see the module `session`; the first process only
 //!    │ Sessions{word} ─────────────▶│
 //!    │◀──────────────────── SayAgain│            the coordinator may have missed messages of sessions
+//!    │ Traffic ────────────────────▶│            now and then, and before `Suspended`
 //!    │◀──────────────────── Suspend │            the instance will be frozen
 //!    │ Suspended ──────────────────▶│            every link is closed, no neighbour's memory is
 //!    │ (closes)                     │            mapped, and this socket is closed next
@@ -35,7 +36,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::directory::{Answer, Request};
 use crate::session::{SessionId, ToSession, Word};
-use crate::{Epoch, FabricId, ProcessId};
+use crate::traffic::Traffic;
+use crate::{Epoch, FabricId, ProcessId, Vid};
 
 /// The abstract socket's name, after the leading NUL byte.
 pub const SOCKET_NAME: &[u8] = b"transhume/node";
@@ -47,7 +49,13 @@ pub const INSTANCE_VARIABLE: &str = "TRANSHUME_INSTANCE";
 pub const CONTAINER_FOLDER: &str = "/.transhume";
 
 /// The protocol version, raised when a message changes its meaning or layout.
-pub const VERSION: u16 = 7;
+pub const VERSION: u16 = 8;
+
+/// The oldest version that nodes accept. Processes that were started before do not send `Traffic`.
+pub const OLDEST_VERSION: u16 = 7;
+
+/// The most instances in one [`ToNode::Traffic`].
+pub const MAX_INSTANCES: usize = 1024;
 
 /// The largest message, in bytes.
 pub const MAX_MESSAGE: usize = 64 * 1024;
@@ -126,6 +134,11 @@ pub enum ToNode {
     },
     /// A message of the sessions ([`Role::Sessions`], [`Role::Console`]).
     Sessions(Word),
+    /// Payload exchanged with other instances since the last report.
+    Traffic {
+        /// Each once; at most [`MAX_INSTANCES`].
+        instances: Vec<(Vid, Traffic)>,
+    },
 }
 
 /// Why a command could not be started.
@@ -267,13 +280,21 @@ pub fn decode<'a, M: Deserialize<'a>>(packet: &'a [u8]) -> Result<M, Malformed> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Vid;
+    use crate::traffic::Volume;
 
     #[test]
     fn a_decoded_message_equals_the_encoded_one() {
         let peer = ProcessId { vid: Vid::new(5).unwrap(), index: 2 };
         let message = ToProcess::LinkUp { peer, epoch: Epoch(3), transport: Transport::Stream };
         assert_eq!(decode::<ToProcess>(&encode(&message)).unwrap(), message);
+    }
+
+    #[test]
+    fn the_longest_report_of_traffic_fits_into_a_message() {
+        let most = Volume { bytes: u64::MAX, messages: u64::MAX };
+        let report = (Vid::new(0xbfff).unwrap(), Traffic { sent: most, fetched: most });
+        let message = ToNode::Traffic { instances: vec![report; MAX_INSTANCES] };
+        assert!(encode(&message).len() <= MAX_MESSAGE);
     }
 
     #[test]

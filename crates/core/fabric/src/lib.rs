@@ -5,6 +5,7 @@
 //! * [`attach`]: the messages between a process of an instance and the node of its host.
 //! * [`link`]: the request of a node to another for a link between two processes.
 //! * [`session`]: further commands in an instance; [`stream`]: a byte stream over messages that may be lost.
+//! * [`traffic`]: counts of bytes and messages.
 //! * [`seqpacket`]: the socket that carries these messages and file descriptors.
 //! * [`device_file`]: the device file and sysfs entries that programs look for.
 //! * [`netns`]: the network namespaces in which these sockets are.
@@ -20,6 +21,7 @@ pub mod network;
 pub mod seqpacket;
 pub mod session;
 pub mod stream;
+pub mod traffic;
 
 pub use identity::{Epoch, FabricId, InstanceId, NoVid, ProcessId, Vid};
 pub use network::NetworkKind;

@@ -102,6 +102,23 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 /// # Errors
 /// `InvalidInput` past [`MAX_MESSAGE`] or [`MAX_DESCRIPTORS`]; otherwise those of `sendmsg`.
 pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], beside: &[BorrowedFd<'_>]) -> io::Result<()> {
+    send_with(socket, bytes, beside, 0)
+}
+
+/// As [`send`], also on a blocking socket without a wait.
+///
+/// # Errors
+/// `WouldBlock` if there is no room for the packet; otherwise as there.
+pub fn try_send(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
+    send_with(socket, bytes, &[], libc::MSG_DONTWAIT)
+}
+
+fn send_with(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    beside: &[BorrowedFd<'_>],
+    flags: libc::c_int,
+) -> io::Result<()> {
     if bytes.len() > MAX_MESSAGE || beside.len() > MAX_DESCRIPTORS {
         return Err(io::ErrorKind::InvalidInput.into());
     }
@@ -128,7 +145,8 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], beside: &[BorrowedFd<'_>]) -> 
     }
     loop {
         // SAFETY: `header` points at the live `part` and `ancillary`.
-        let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, libc::MSG_NOSIGNAL) };
+        let sent =
+            unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, libc::MSG_NOSIGNAL | flags) };
         match sent {
             -1 if interrupted() => {}
             -1 => return Err(io::Error::last_os_error()),

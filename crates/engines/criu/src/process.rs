@@ -388,10 +388,11 @@ impl ProcessEngine {
         };
         let images = Local::new(&live.record.images);
         let memory = memory.unwrap_or(&images);
-        let end = Instant::now() + INSISTENCE;
+        let mut first_refusal = None;
         while let Err(error) = live.freeze(memory, &self.records, watch, &mut clock) {
             // The instance runs on, and the blocker may pass.
-            if !matches!(error, Error::Pinned { .. }) || Instant::now() > end {
+            let mut has_insisted = || first_refusal.get_or_insert_with(Instant::now).elapsed() > INSISTENCE;
+            if !matches!(error, Error::Pinned { .. }) || has_insisted() {
                 return Err(error);
             }
             live.settle()?;

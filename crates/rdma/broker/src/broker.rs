@@ -10,7 +10,8 @@ use fabric::attach::{LinkRefusal, NotStarted, Role, SOCKET_NAME, ToProcess};
 use fabric::directory::{Answer, Due};
 use fabric::link::LinkRequest;
 use fabric::session::{Server, SessionId, ToSession};
-use fabric::{Epoch, InstanceId, ProcessId, netns, seqpacket};
+use fabric::traffic::Traffic;
+use fabric::{Epoch, InstanceId, ProcessId, Vid, netns, seqpacket};
 use instance::{Carried, Chunk, Follower, Roster};
 use rustix::io::ioctl_fionbio;
 use tokio::sync::{Notify, Semaphore};
@@ -21,6 +22,7 @@ use crate::lock::lock;
 use crate::namespace::Namespace;
 use crate::peers::{Observer, Peers};
 use crate::report::{ResumeReport, SuspendError, SuspendReport};
+use crate::traffic::{Flow, Matrix};
 use crate::{connection, link};
 
 /// How long a process may take to attach again once its instance runs; after that it counts as ended.
@@ -63,6 +65,7 @@ impl Broker {
         let shared = Shared {
             instances: Mutex::default(),
             waiting_links: Mutex::default(),
+            traffic: Mutex::default(),
             peers: Box::new(peers),
             observer: Box::new(observer),
             serials: AtomicU64::new(1),
@@ -111,6 +114,12 @@ impl Broker {
     #[must_use]
     pub fn rosters(&self) -> Vec<(InstanceId, Roster)> {
         self.shared.lock().iter().map(|(id, instance)| (*id, instance.carried.roster.clone())).collect()
+    }
+
+    /// The RDMA traffic of instances as far as processes on this host count it, the largest flows first.
+    #[must_use]
+    pub fn traffic(&self) -> Vec<Flow> {
+        lock(&self.shared.traffic).flows(Instant::now())
     }
 
     /// Delivers an answer of the directory. A process that is not attached asks again when it is.
@@ -355,6 +364,7 @@ pub(crate) enum LinkBegun {
 pub(crate) struct Shared {
     instances: Mutex<HashMap<InstanceId, Instance>>,
     waiting_links: Mutex<HashMap<InstanceId, HashSet<LinkRequest>>>,
+    traffic: Mutex<Matrix>,
     pub peers: Box<dyn Peers>,
     observer: Box<dyn Observer>,
     serials: AtomicU64,
@@ -407,6 +417,10 @@ impl Shared {
         if of_instance.is_empty() {
             waiting.remove(&request.from_instance());
         }
+    }
+
+    pub fn count(&self, instance: InstanceId, report: &[(Vid, Traffic)]) {
+        lock(&self.traffic).add(instance.vid, report, Instant::now());
     }
 
     pub fn answer(&self, instance: InstanceId, process: ProcessId, number: u64, answer: Answer) {

@@ -45,6 +45,10 @@ const PAUSE: Duration = Duration::from_millis(1);
 const WORDS: u32 = 4096;
 const BETWEEN_WORDS: Duration = Duration::from_micros(250);
 
+/// The rate of reports of traffic, of which a process sends one a second, and further ones when it moves or ends.
+const REPORTS: u32 = 16;
+const BETWEEN_REPORTS: Duration = Duration::from_millis(100);
+
 /// Accepts connections of `instance`'s processes for as long as it is polled. When it ends, it closes those without a `Hello`.
 pub(crate) async fn accept(shared: Arc<Shared>, instance: InstanceId, listener: AsyncFd<OwnedFd>) {
     let mut strangers = JoinSet::new();
@@ -195,7 +199,7 @@ async fn converse(
 }
 
 fn check_version(version: u16) -> Result<(), NotAdmitted> {
-    if version == attach::VERSION {
+    if (attach::OLDEST_VERSION..=attach::VERSION).contains(&version) {
         return Ok(());
     }
     Err(NotAdmitted::Refused(format!(
@@ -251,6 +255,7 @@ async fn hear(
     parting: &AtomicBool,
 ) -> io::Result<()> {
     let mut pace = Pace::new(WORDS, BETWEEN_WORDS, Instant::now());
+    let mut reports = Pace::new(REPORTS, BETWEEN_REPORTS, Instant::now());
     loop {
         if seat == Seat::Init {
             shared.room_for_output(instance, parting).await;
@@ -263,6 +268,12 @@ async fn hear(
                 }
                 shared.peers.sessions_say(instance, server, word).await;
             }
+            Some(ToNode::Traffic { instances })
+                if matches!(seat, Seat::Verbs(_)) && instances.len() <= attach::MAX_INSTANCES =>
+            {
+                wait_for(&mut reports).await;
+                shared.count(instance, &instances);
+            }
             Some(message) => handle(shared, instance, seat, message)?,
             None => return Ok(()),
         }
@@ -273,9 +284,13 @@ async fn hear(
 async fn slow_down(pace: &mut Pace, word: &Word) {
     let answers = if let Word::All(sessions) = word { sessions.len().max(1) } else { 1 };
     for _ in 0..answers {
-        while !pace.take(Instant::now()) {
-            sleep(PAUSE).await;
-        }
+        wait_for(pace).await;
+    }
+}
+
+async fn wait_for(pace: &mut Pace) {
+    while !pace.take(Instant::now()) {
+        sleep(PAUSE).await;
     }
 }
 

@@ -14,6 +14,7 @@
 //!
 //! * `instance`: the state of an instance and its processes, without IO.
 //! * [`Peers`]: the interface to processes on other hosts, and to the directories of their fabrics.
+//! * `traffic`: counts of payload by pairs of instances.
 //! * [`Observer`]: reports changes to the node, which records them to survive a restart.
 //! * [`local`]: hosts and instances on one machine without nodes, for tests.
 
@@ -26,9 +27,11 @@ mod lock;
 mod namespace;
 mod peers;
 mod report;
+mod traffic;
 
 pub use self::instance::MAX_OPENINGS;
 pub use broker::{Broker, Config, UnknownInstance};
 pub use namespace::Namespace;
 pub use peers::{Answer, NoObserver, NoPeers, Observer, Passing, Peers, RemoteLink};
 pub use report::{ResumeReport, SuspendError, SuspendReport, SuspendedProcess};
+pub use traffic::Flow;

@@ -9,11 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use broker::SuspendError;
 use broker::local::{LocalFabric, LocalInstance};
+use broker::{Flow, SuspendError};
 use fabric::attach::{self, LinkRefusal, OutputStream, Role, SOCKET_NAME, ToNode, ToProcess, Transport};
 use fabric::directory::{Answer, Entry, Request};
 use fabric::session::{MAX_SESSIONS, Server, SessionId, State, ToSession, Word};
+use fabric::traffic::{Traffic, Volume};
 use fabric::{Epoch, InstanceId, ProcessId, netns, seqpacket};
 use rustix::io::ioctl_fionbio;
 
@@ -224,6 +225,26 @@ fn a_process_keeps_its_index_across_moves() {
     // Both processes are on one host now.
     back.say(&ToNode::OpenLink { peer: peer.id });
     assert_eq!(back.shared_memory(peer.id), peer.shared_memory(id));
+}
+
+#[test]
+fn reports_of_traffic_add_up_over_processes_and_moves() {
+    let fabric = LocalFabric::new(1).unwrap();
+    let (a, b) = (fabric.add_instance(0).unwrap(), fabric.add_instance(0).unwrap());
+    let volume = |bytes| Volume { bytes, messages: 1 };
+    let report = |process: Process, sent| {
+        let traffic = Traffic { sent: volume(sent), fetched: Volume::default() };
+        process.say(&ToNode::Traffic { instances: vec![(b.id().vid, traffic)] });
+        process.let_go()
+    };
+    let (one, two) = (Process::verbs(&a), Process::verbs(&a));
+    std::thread::scope(|scope| {
+        scope.spawn(|| report(one, 100));
+        scope.spawn(|| report(two, 20));
+        fabric.suspend(&a).unwrap();
+    });
+    let flow = Flow { from: a.id().vid, to: b.id().vid, volume: Volume { bytes: 120, messages: 2 } };
+    assert_eq!(fabric.broker(0).unwrap().traffic(), [flow]);
 }
 
 #[test]
@@ -463,6 +484,9 @@ fn processes_of_other_instances_and_bad_messages_are_disconnected() {
     let socket = netns::enter(instance.network(), || seqpacket::connect(SOCKET_NAME)).flatten().unwrap();
     send(&socket, &ToNode::Hello { version: 0, role: Role::Verbs, resume: None });
     assert!(matches!(receive(&socket), Some((ToProcess::Refused { .. }, _))));
+    let init = Process::attach(&instance, Role::Init, None);
+    init.say(&ToNode::Traffic { instances: Vec::new() });
+    assert!(receive(&init.socket).is_none(), "the first process uses no RDMA");
 }
 
 /// Connections that send no `Hello`.

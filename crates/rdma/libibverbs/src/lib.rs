@@ -68,6 +68,7 @@ mod process;
 mod qp;
 mod query;
 mod rates;
+mod reports;
 mod reserve;
 mod srq;
 mod stubs;

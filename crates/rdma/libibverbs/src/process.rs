@@ -1,6 +1,7 @@
 //! This process as a user of RDMA: its identity, and the device behind one lock.
 
 use std::collections::HashMap;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use std::{ptr, thread};
@@ -16,7 +17,7 @@ use crate::cq::Cq;
 use crate::crowding::{Crowding, NAP};
 use crate::directory::Directory;
 use crate::reserve::Reserve;
-use crate::{debug, xrc};
+use crate::{debug, reports, xrc};
 use waiting::{EventFd, Uncancelled, sleep};
 
 /// A pointer to an object of the program that stays where it is until it is removed from [`Objects`].
@@ -244,6 +245,15 @@ impl Process {
         }
     }
 
+    /// Reports the last traffic of a process that ends.
+    fn report_traffic(&self, state: &mut State) {
+        let node = self.node.load(Ordering::Relaxed);
+        if node != -1 {
+            // SAFETY: the thread closes the socket only with the lock held, which `state` proves is held here.
+            reports::report(&mut state.device, unsafe { BorrowedFd::borrow_raw(node) });
+        }
+    }
+
     /// So many more. The lock is held, so that none is lost.
     #[inline]
     pub(crate) fn count_polls(&self, count: u32) {
@@ -341,6 +351,7 @@ extern "C" fn flush_at_exit() {
                 state.device.hold_acks(false);
                 state.device.progress(crate::thread::now());
                 process.attend(&mut state);
+                process.report_traffic(&mut state);
                 if !state.device.has_datagrams() {
                     return;
                 }

@@ -25,6 +25,7 @@ use crate::crowding::{NAP, OwnTime};
 use crate::debug;
 use crate::held_acks::{HOLD, HeldAcks};
 use crate::process::{Known, Process, State};
+use crate::reports::{self, Reports};
 
 /// The thread's time slice, the least that the scheduler grants.
 const SLICE: Duration = Duration::from_micros(100);
@@ -78,6 +79,7 @@ pub(crate) struct Runtime {
     woken: Option<Woken>,
     arming: Arming,
     acks: HeldAcks,
+    reports: Reports,
 }
 
 /// Starts the thread with all signals blocked: they are the program's.
@@ -161,6 +163,7 @@ impl Runtime {
             woken: None,
             arming: Arming::default(),
             acks: HeldAcks::default(),
+            reports: Reports::default(),
         }
     }
 
@@ -210,6 +213,9 @@ impl Runtime {
         let leaves_acks = self.leaves_acks(state, by_link, now);
         state.device.hold_acks(leaves_acks);
         let progress = self.drive(state, now);
+        if let Node::Attached(socket) = &self.node {
+            self.reports.look(&mut state.device, socket.as_fd(), now);
+        }
         self.process.deliver(state);
         if let Some(woken) = woken {
             if woken.link && !progress.did_work {
@@ -246,7 +252,9 @@ impl Runtime {
             Node::Suspended => Some(attach::RETRY),
         };
         let deadline = progress.next_deadline.map(|deadline| deadline.saturating_sub(now));
-        Next::Sleep([tick, retry, deadline].into_iter().flatten().min())
+        let may_report = matches!(self.node, Node::Attached(_)) && state.device.live_links() > 0;
+        let report = may_report.then(|| self.reports.longest_sleep(now));
+        Next::Sleep([tick, retry, deadline, report].into_iter().flatten().min())
     }
 
     /// Whether acknowledgements are left to the program this time.
@@ -472,6 +480,9 @@ impl Runtime {
         let suspended = {
             let mut state = self.process.lock_with_priority();
             let suspended = state.device.suspend(now());
+            if let Node::Attached(socket) = &self.node {
+                reports::report(&mut state.device, socket.as_fd());
+            }
             self.process.deliver(&mut state);
             state.wanted_links.clear();
             suspended
@@ -558,6 +569,8 @@ impl Runtime {
         self.process.node.store(socket.as_raw_fd(), Ordering::Relaxed);
         self.node = Node::Attached(socket);
         self.process.reserve.fill();
+        // The clock may be another one.
+        self.reports = Reports::default();
         self.process.directory.resend();
         self.ask_for(wanted);
         if let Node::Attached(socket) = &self.node

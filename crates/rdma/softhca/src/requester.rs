@@ -166,7 +166,10 @@ impl Core {
                 status => return self.end_locally(handle, msn, status),
             }
             match self.direct_queued(handle, msn) {
-                Queued::Done => return true,
+                Queued::Done(copied) => {
+                    copied.count_in(&mut tx.traffic);
+                    return true;
+                }
                 Queued::Waits => return false,
                 Queued::Declined => {}
             }

@@ -438,6 +438,13 @@ impl Header {
         self.is_send() || matches!(self.opcode, Write | WriteImm | Read | CompareSwap | FetchAdd)
     }
 
+    /// True for segments of messages with the application's bytes.
+    #[must_use]
+    #[inline]
+    pub fn is_segment(&self) -> bool {
+        self.is_request() && self.opcode != Opcode::Read || self.opcode == Opcode::ReadResponse
+    }
+
     /// True for frames that go into a posted receive.
     #[must_use]
     #[inline]

@@ -8,6 +8,7 @@
 //! * [`inside`]: messages within one device, without anything else.
 //! * [`handles`]: the cost of virtual handles.
 //! * [`scale`]: the cost of a large device.
+//! * [`telemetry`]: the cost of samples and counts.
 //! * [`net`]: the overlay against others.
 //! * [`plain`]: the time that plain CRIU takes for the same program as a move.
 //! * [`plan`]: the solver on problems with known values.
@@ -25,4 +26,5 @@ pub mod plain;
 pub mod plan;
 pub mod report;
 pub mod scale;
+pub mod telemetry;
 pub mod vm;

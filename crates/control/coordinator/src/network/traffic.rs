@@ -1,10 +1,12 @@
-//! Traffic on the overlay by pairs of instances.
+//! Traffic by pairs of instances, on the overlay and by RDMA.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
-use api::NetFlow;
+use api::{NetFlow, TopRate};
 use fabric::Vid;
+use fabric::traffic::Volume;
 use instance::Blueprint;
 use planner::Talk;
 use rpc::net::Question;
@@ -13,20 +15,65 @@ use rpc::wire::Answer;
 use super::rollout::Rollout;
 use super::show::ask_all;
 use crate::core::{Cluster, State};
+use crate::telemetry::{Rdma, Telemetry};
 
 /// The seconds over which rates are averaged.
 pub const WINDOW_S: u64 = 60;
 
-/// The mean rates of the last seconds. Hosts that do not answer are left out.
+/// The traffic between two instances, in both directions together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Between {
+    /// The instances, the lower number first.
+    pub pair: (Vid, Vid),
+    /// Frames on the overlay.
+    pub overlay: TopRate,
+    /// Payload of RDMA.
+    pub rdma: TopRate,
+    /// The same since the coordinator has known of it.
+    pub rdma_total: Volume,
+}
+
+impl Between {
+    /// The bytes over all networks.
+    pub fn bytes_per_second(&self) -> u64 {
+        self.overlay.bytes_per_second.saturating_add(self.rdma.bytes_per_second)
+    }
+}
+
+/// The mean rates of the last seconds, over all networks. Hosts that do not answer are left out.
 pub async fn between_instances(cluster: &Arc<Cluster>, window_s: u64) -> Vec<Talk> {
+    let all = by_network(cluster, window_s).await.into_iter();
+    let talk = |at: Between| Talk { one: at.pair.0, other: at.pair.1, rate: at.bytes_per_second() };
+    all.map(talk).filter(|talk| talk.rate > 0).collect()
+}
+
+/// The same by networks, and totals of RDMA.
+pub async fn by_network(cluster: &Arc<Cluster>, window_s: u64) -> Vec<Between> {
     let plan = cluster.view().get::<Rollout>().plan().clone();
     let answers = ask_all(cluster, &plan, &Question::Matrix { window_s }).await;
     let flows = answers.into_values().filter_map(|answer| match answer {
         Some(Answer::Flows(flows)) => Some(flows),
         _ => None,
     });
-    let vids = by_mac(&cluster.view());
-    talks(flows.flatten(), &vids)
+    let state = cluster.view();
+    let overlay = on_overlay(flows.flatten(), &by_mac(&state));
+    merged(overlay, state.get::<Telemetry>().rdma(), Instant::now())
+}
+
+fn merged(overlay: BTreeMap<(Vid, Vid), TopRate>, rdma: &Rdma, now: Instant) -> Vec<Between> {
+    let empty = |pair| Between {
+        pair,
+        overlay: TopRate::default(),
+        rdma: TopRate::default(),
+        rdma_total: Volume::default(),
+    };
+    let mut all: BTreeMap<_, _> =
+        overlay.into_iter().map(|(pair, overlay)| (pair, Between { overlay, ..empty(pair) })).collect();
+    for (pair, total, rate) in rdma.talks(now).filter(|(_, total, _)| total.messages > 0) {
+        let between = all.entry(pair).or_insert_with(|| empty(pair));
+        (between.rdma, between.rdma_total) = (rate, total);
+    }
+    all.into_values().collect()
 }
 
 /// The instances by their MACs.
@@ -39,23 +86,26 @@ fn by_mac(state: &State) -> BTreeMap<String, Vid> {
 }
 
 /// Both hosts of a flow count it, and each direction is a flow of its own.
-fn talks(flows: impl Iterator<Item = NetFlow>, vids: &BTreeMap<String, Vid>) -> Vec<Talk> {
-    let mut directed = BTreeMap::<(Vid, Vid), u64>::new();
+fn on_overlay(
+    flows: impl Iterator<Item = NetFlow>,
+    vids: &BTreeMap<String, Vid>,
+) -> BTreeMap<(Vid, Vid), TopRate> {
+    let mut directed = BTreeMap::<(Vid, Vid), TopRate>::new();
     for flow in flows {
         let ends = flow.macs.as_ref().and_then(|[from, to]| Some((*vids.get(from)?, *vids.get(to)?)));
         if let Some(ends) = ends {
             let rate = directed.entry(ends).or_default();
-            *rate = flow.bytes_per_second.max(*rate);
+            rate.bytes_per_second = flow.bytes_per_second.max(rate.bytes_per_second);
+            rate.messages_per_second = flow.frames_per_second.max(rate.messages_per_second);
         }
     }
-    let mut both = BTreeMap::<(Vid, Vid), u64>::new();
-    for ((from, to), rate) in directed {
-        *both.entry((from.min(to), from.max(to))).or_default() += rate;
+    let mut both = BTreeMap::<(Vid, Vid), TopRate>::new();
+    for ((from, to), rate) in directed.into_iter().filter(|(_, rate)| rate.bytes_per_second > 0) {
+        let sum = both.entry((from.min(to), from.max(to))).or_default();
+        sum.bytes_per_second += rate.bytes_per_second;
+        sum.messages_per_second += rate.messages_per_second;
     }
-    both.into_iter()
-        .filter(|(_, rate)| *rate > 0)
-        .map(|((one, other), rate)| Talk { one, other, rate })
-        .collect()
+    both
 }
 
 #[cfg(test)]
@@ -71,9 +121,10 @@ mod tests {
             bytes: 0,
             frames: 0,
             bytes_per_second: rate,
-            frames_per_second: 0,
+            frames_per_second: rate / 10,
         };
         let flows = [flow("a", "b", 100), flow("a", "b", 90), flow("b", "a", 5), flow("a", "stranger", 9)];
-        assert_eq!(talks(flows.into_iter(), &vids), [Talk { one: vid(1), other: vid(2), rate: 105 }]);
+        let rate = TopRate { bytes_per_second: 105, messages_per_second: 10 };
+        assert_eq!(on_overlay(flows.into_iter(), &vids), BTreeMap::from([((vid(1), vid(2)), rate)]));
     }
 }

@@ -3,22 +3,18 @@
 use std::sync::Arc;
 
 use api::{Top, TopHost, TopInstance, TopTalk};
-use planner::Talk;
 
 use super::{Point, Telemetry};
 use crate::core::{Cluster, State};
-use crate::network::traffic;
+use crate::network::links;
+use crate::network::traffic::{self, Between};
 
-/// The figures of all hosts and instances, and the traffic of the last minute.
+/// The figures of all hosts, instances and links, and the traffic of the last minute.
 pub async fn show(cluster: &Arc<Cluster>) -> Top {
-    let talks = traffic::between_instances(cluster, traffic::WINDOW_S).await;
+    let (talks, links) =
+        tokio::join!(traffic::by_network(cluster, traffic::WINDOW_S), links::directions(cluster));
     let state = cluster.view();
-    Top { talks: named(&state, &talks), ..used(&state) }
-}
-
-/// The figures without the traffic, which only the nodes know.
-pub fn used(state: &State) -> Top {
-    Top { hosts: hosts(state), instances: instances(state), talks: Vec::new() }
+    Top { hosts: hosts(&state), instances: instances(&state), talks: named(&state, &talks), links }
 }
 
 fn hosts(state: &State) -> Vec<TopHost> {
@@ -65,12 +61,20 @@ fn instances(state: &State) -> Vec<TopInstance> {
     all
 }
 
-fn named(state: &State, talks: &[Talk]) -> Vec<TopTalk> {
+fn named(state: &State, talks: &[Between]) -> Vec<TopTalk> {
     let name = |vid| state.snapshot().instances.get(&vid).map(|at| at.name.clone());
     let mut named: Vec<_> = talks
         .iter()
         .filter_map(|talk| {
-            Some(TopTalk { ends: [name(talk.one)?, name(talk.other)?], bytes_per_second: talk.rate })
+            let Between { pair: (one, other), overlay, rdma, rdma_total } = *talk;
+            Some(TopTalk {
+                ends: [name(one)?, name(other)?],
+                bytes_per_second: talk.bytes_per_second(),
+                overlay,
+                rdma,
+                rdma_bytes: rdma_total.bytes,
+                rdma_messages: rdma_total.messages,
+            })
         })
         .collect();
     named.sort_by(|one, other| {

@@ -26,6 +26,7 @@ fn of(proc: &Path, address: IpAddr) -> HostUse {
         memory_used: memory.saturating_sub(kibibytes(&meminfo, "MemAvailable:")),
         pressure: pressure(&|name| read(&format!("pressure/{name}"))),
         network: devices::towards_hosts(&proc.join("self"), address),
+        leaving: None,
     }
 }
 

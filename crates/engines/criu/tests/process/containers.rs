@@ -5,10 +5,10 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
 use std::thread;
-use std::time::Duration;
 
-use engine_criu::{Config, ContainerConfig, Error, State, Watch};
+use engine_criu::{Config, ContainerConfig, Error, Phase, State, Watch};
 use fabric::seqpacket;
 use instance::{Container, ContainerImage, InstanceName, InstanceSpec, Root, Workload};
 use oci_image::Source;
@@ -375,12 +375,14 @@ fn a_dump_waits_until_other_programs_have_received_their_descriptors() {
     for _ in 0..FEW {
         seqpacket::send(sender.as_fd(), b"unread", &[sender.as_fd(); 4]).unwrap();
     }
-    let reader = thread::spawn(move || {
-        thread::sleep(Duration::from_millis(500));
-        drop(receiver);
-    });
-    let dump = host.call(|engine| engine.suspend(&spec.name, None, &Watch::QUIET)).unwrap();
-    reader.join().unwrap();
+    let receiver = Mutex::new(Some(receiver));
+    let receive_after_refusal = |phase: &Phase| {
+        if phase.name == "between" {
+            receiver.lock().unwrap().take();
+        }
+    };
+    let watch = Watch { progress: &receive_after_refusal, ..Watch::QUIET };
+    let dump = host.call(|engine| engine.suspend(&spec.name, None, &watch)).unwrap();
     assert!(dump.phases.0.iter().any(|phase| phase.name == "between"), "{:?}", dump.phases);
 }
 

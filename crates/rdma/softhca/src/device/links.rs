@@ -11,6 +11,7 @@ use waiting::Uncancelled;
 
 use crate::attr::QpKind;
 use crate::core::Core;
+use crate::device::traffic::Counted;
 use crate::device::{Device, Progress, Suspended};
 use crate::event::Event;
 use crate::handle::Qp;
@@ -53,6 +54,8 @@ pub(super) struct Links {
     pub turn: usize,
     /// Short SENDs that have left since a post looked at links.
     pub unseen: u32,
+    /// Payload that was counted on forgotten links.
+    pub counted: Counted,
 }
 
 impl Links {
@@ -115,6 +118,7 @@ impl Links {
         let peer = self.links[at].peer;
         if self.by_peer.get(&peer) == Some(&at) {
             self.by_peer.remove(&peer);
+            self.counted.add(peer.vid, self.links[at].tx.traffic);
             self.links[at] = Link::new(peer, 0);
             self.free.push(at);
         }

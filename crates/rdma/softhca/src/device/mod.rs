@@ -7,7 +7,7 @@
 //! * `datagrams`: address handles and datagrams. `groups`: multicast.
 //! * `links`: links to peers, timers, suspension. * `doorbell`: transmission of posted requests.
 //! * `shared_queues`: shared receive queues, XRC domains.
-//! * `sharing`: direct mappings of memory between neighbours.
+//! * `sharing`: direct mappings of memory between neighbours. * `traffic`: counts of payload.
 
 mod datagrams;
 mod doorbell;
@@ -19,6 +19,7 @@ mod queue_pairs;
 mod registration;
 mod shared_queues;
 mod sharing;
+mod traffic;
 
 use std::time::Duration;
 

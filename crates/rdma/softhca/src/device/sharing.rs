@@ -7,7 +7,7 @@ use waiting::Uncancelled;
 use crate::attr::Access;
 use crate::device::Device;
 use crate::handle::Qp;
-use crate::share::direct_mapping::Direct;
+use crate::share::direct_mapping::{Copied, Direct};
 use crate::share::owner::{Answer, whole_pages};
 use crate::wire::{Export, Header};
 use crate::work::Rdma;
@@ -28,19 +28,31 @@ impl Device {
     /// Does a WRITE of one piece at once by copying, if nothing stands in its way. False if it is for [`Self::post_rdma`].
     #[inline(always)]
     pub fn write_plainly(&mut self, qp: Qp, rdma: &Rdma<'_>) -> bool {
-        self.core.write_plainly(qp, rdma)
+        let Some((at, copied)) = self.core.write_plainly(qp, rdma) else { return false };
+        copied.count_in(&mut self.links.links[at].tx.traffic);
+        true
     }
 
     /// Does a WRITE or READ at once by copying, where that is possible. False if it has to be posted.
     #[inline(always)]
     pub fn post_rdma(&mut self, qp: Qp, rdma: &Rdma<'_>) -> bool {
         match self.core.direct(qp, rdma) {
-            Direct::Done => return true,
+            Direct::Done(copied) => {
+                self.count_copied(qp, copied);
+                return true;
+            }
             Direct::Declined => {}
             Direct::Unknown(rkey) => self.want_direct_mapping(qp, rkey),
             Direct::Closed => self.close_stale_direct_mappings(qp),
         }
         false
+    }
+
+    #[inline(always)]
+    fn count_copied(&mut self, qp: Qp, copied: Copied) {
+        if let Some(at) = self.core.qps.get(qp.0).and_then(|qp| qp.link) {
+            copied.count_in(&mut self.links.links[at].tx.traffic);
+        }
     }
 
     /// Forgets the direct mappings of `qp`'s neighbour that are closed.

@@ -147,6 +147,7 @@ impl Datagrams {
         let msn = self.first + self.left as u64;
         tx.frame(&Header { msn, va: self.taken, ..datagram.header });
         tx.copy(&datagram.bytes);
+        tx.traffic.sent.count(datagram.header.length);
         self.left += 1;
         self.tried = self.tried.max(self.left);
     }

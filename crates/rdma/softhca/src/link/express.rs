@@ -78,6 +78,7 @@ impl Link {
             if is_brief { store_brief(to, &header) } else { store_header(to, &header) }
         };
         ring.commit(head + length as usize, tag);
+        self.tx.traffic.sent.count(length);
         true
     }
 

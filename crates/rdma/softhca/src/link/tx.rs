@@ -9,6 +9,7 @@ use std::io;
 use std::ops::Range;
 
 use arrayvec::ArrayVec;
+use fabric::traffic::Traffic;
 use libc::iovec;
 
 use crate::core::Core;
@@ -33,6 +34,8 @@ pub(crate) struct Tx {
     parts: VecDeque<Part>,
     /// Bytes in `parts`.
     left: usize,
+    /// Payload for the peer since it was last taken. Repeated messages count again: they use the network again.
+    pub traffic: Traffic,
 }
 
 enum Part {
@@ -54,6 +57,9 @@ impl Tx {
 
     #[inline]
     pub fn frame(&mut self, header: &Header) {
+        if header.is_segment() {
+            self.traffic.sent.count_part(header.length, header.is_last());
+        }
         self.copy(&header.encode());
     }
 
@@ -187,8 +193,8 @@ impl Tx {
         }
     }
 
-    /// Drops everything.
+    /// Drops everything but the counts.
     pub fn reset(&mut self) {
-        *self = Self::default();
+        *self = Self { traffic: self.traffic, ..Self::default() };
     }
 }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use fabric::traffic::Traffic;
+
 use crate::attr::{Access, QpState};
 use crate::core::{Core, sent_directly};
 use crate::handle::Qp;
@@ -101,10 +103,26 @@ impl DirectMapping {
     }
 }
 
+/// A message that was copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Copied {
+    length: u32,
+    reads: bool,
+}
+
+impl Copied {
+    /// Counts it in the traffic with the neighbour.
+    #[inline(always)]
+    pub fn count_in(self, traffic: &mut Traffic) {
+        let volume = if self.reads { &mut traffic.fetched } else { &mut traffic.sent };
+        volume.count(self.length);
+    }
+}
+
 /// The outcome of an attempt to execute a request directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direct {
-    Done,
+    Done(Copied),
     /// It goes by the ring.
     Declined,
     /// It goes by the ring; no mapping has this key.
@@ -116,7 +134,7 @@ pub(crate) enum Direct {
 /// The outcome of an attempt to execute a queued request directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Queued {
-    Done,
+    Done(Copied),
     /// It is executed when the requests in flight before it are done.
     Waits,
     /// It goes by the ring.
@@ -162,33 +180,33 @@ impl Core {
             return Direct::Declined;
         }
         let outcome = self.copy_directly(qp, rdma.payload, &target);
-        if outcome == Direct::Done && (rdma.signaled || qp.init.sq_sig_all) {
+        if matches!(outcome, Direct::Done(_)) && (rdma.signaled || qp.init.sq_sig_all) {
             let (completion, cq) = (sent_directly(qp, rdma, target.length), qp.init.send_cq);
             self.complete(cq, completion);
         }
         outcome
     }
 
-    /// Executes a WRITE of one piece on the fast path. False if [`Self::direct`] has to handle it.
+    /// Executes a WRITE of one piece on the fast path. Returns the link to the neighbour; `None` if [`Self::direct`] has to handle it.
     ///
     /// This is the common case of programs that write much; the many exits of `direct` make that one nearly twice as slow.
     #[inline(always)]
-    pub fn write_plainly(&mut self, handle: Qp, rdma: &Rdma<'_>) -> bool {
-        let Some(qp) = self.qps.get(handle.0) else { return false };
+    pub fn write_plainly(&mut self, handle: Qp, rdma: &Rdma<'_>) -> Option<(usize, Copied)> {
+        let qp = self.qps.get(handle.0)?;
         let (piece, from) = match rdma.payload {
             Payload::Sges([piece]) => (piece, self.regions.local(qp.init.pd, piece, Access::empty())),
             Payload::Inline([piece]) if piece.length <= qp.init.caps.max_inline => (piece, Some(piece.addr)),
-            _ => return false,
+            _ => return None,
         };
         let is_free = qp.state() == QpState::Rts && qp.sends.is_empty();
         if !is_free || piece.length == 0 || piece.length > LONGEST {
-            return false;
+            return None;
         }
-        let Some(mapping) = qp.direct_mappings.find(rdma.rkey) else { return false };
-        let Some(to) = mapping.address(rdma.va, piece.length, Access::REMOTE_WRITE) else { return false };
-        let Some(from) = from else { return false };
+        let (mapping, at) = (qp.direct_mappings.find(rdma.rkey)?, qp.link?);
+        let to = mapping.address(rdma.va, piece.length, Access::REMOTE_WRITE)?;
+        let from = from?;
         if !mapping.gate.enter(mapping.count) {
-            return false;
+            return None;
         }
         copy(to, from, piece.length, false);
         let done = mapping.gate.leave(mapping.count);
@@ -196,7 +214,7 @@ impl Core {
             let (completion, cq) = (sent_directly(qp, rdma, piece.length), qp.init.send_cq);
             self.complete(cq, completion);
         }
-        done
+        done.then_some((at, Copied { length: piece.length, reads: false }))
     }
 
     /// Executes request `msn` directly, the next to be transmitted. Requests that are posted faster than they are done would
@@ -213,14 +231,14 @@ impl Core {
             let waits = msn > qp.sends.head() && is_worth_it;
             return if waits { Queued::Waits } else { Queued::Declined };
         }
-        match self.copy_directly(qp, rdma.payload, &target) {
-            Direct::Done => {}
+        let copied = match self.copy_directly(qp, rdma.payload, &target) {
+            Direct::Done(copied) => copied,
             Direct::Closed => {
                 self.stale.push(handle);
                 return Queued::Declined;
             }
             Direct::Declined | Direct::Unknown(_) => return Queued::Declined,
-        }
+        };
         let reported = request.signaled.then(|| sent_directly(qp, &rdma, target.length));
         let cq = qp.init.send_cq;
         if let Some(qp) = self.qps.get_mut(handle.0) {
@@ -230,7 +248,7 @@ impl Core {
         if let Some(completion) = reported {
             self.complete(cq, completion);
         }
-        Queued::Done
+        Queued::Done(copied)
     }
 
     /// Copies `payload` to `target`, or fills it from there.
@@ -255,7 +273,8 @@ impl Core {
             Some(at) => copy(address, at, length, reads),
             None => copy_pieces(address, pieces, reads, local),
         }
-        if mapping.gate.leave(mapping.count) { Direct::Done } else { Direct::Closed }
+        let copied = Copied { length, reads };
+        if mapping.gate.leave(mapping.count) { Direct::Done(copied) } else { Direct::Closed }
     }
 }
 

@@ -21,6 +21,7 @@ mod own_files;
 mod perftest;
 mod placement;
 mod planning;
+mod planning_by_itself;
 mod plugged;
 mod post_copy;
 mod precopy;

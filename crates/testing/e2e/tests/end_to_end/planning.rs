@@ -7,13 +7,13 @@ use e2e::signal::Signal;
 use e2e::testlab::TestLab;
 
 /// Takes whatever comes.
-const SERVER: &str = "import socket
+pub const SERVER: &str = "import socket
 server = socket.create_server(('', 7000))
 peer, _ = server.accept()
 while peer.recv(1 << 20): pass";
 
 /// Sends 4 MiB a second.
-const CLIENT: &str = "import socket, sys, time
+pub const CLIENT: &str = "import socket, sys, time
 while True:
     try:
         peer = socket.create_connection((sys.argv[1], 7000))
@@ -24,11 +24,11 @@ while True:
     time.sleep(0.25)";
 
 /// Holds 100 MiB.
-const HOLDER: &str = "import time
+pub const HOLDER: &str = "import time
 held = bytearray(b'x') * (100 << 20)
 time.sleep(1000)";
 
-fn top(lab: &TestLab) -> Result<Top> {
+pub fn top(lab: &TestLab) -> Result<Top> {
     Ok(serde_json::from_str(&lab.transhume(&["top", "--json"])?.success()?.lines.concat())?)
 }
 
@@ -41,13 +41,13 @@ fn plan_for(lab: &TestLab, goal: &str) -> Result<Improvement> {
     serde_json::from_str(&planned.lines.concat()).with_context(|| format!("{planned:?}"))
 }
 
-fn sample_often(lab: &TestLab, host: &str) -> Result<()> {
+pub fn sample_often(lab: &TestLab, host: &str) -> Result<()> {
     lab.lab.kill(host.parse()?)?;
     lab.lab.start_with(host.parse()?, &["--sample-interval", "500ms"])?;
     Ok(())
 }
 
-fn start(lab: &TestLab, name: &str, host: &str, options: &[&str], command: &[&str]) -> Result<()> {
+pub fn start(lab: &TestLab, name: &str, host: &str, options: &[&str], command: &[&str]) -> Result<()> {
     let run = [&["run", "--detach", "--name", name, "--host", host], options, &["--"], command].concat();
     lab.transhume(&run)?.success().map(drop)
 }
@@ -107,6 +107,54 @@ fn instances_that_talk_are_seen_and_a_plan_brings_them_together() -> Result<()> 
         let is_unknown = |it: TopInstance| it.host == "h2" && it.cpu_milli.is_none();
         Ok(top.hosts.iter().all(|host| host.name == "h1") && of(&top, "holder").is_some_and(is_unknown))
     })
+}
+
+/// Writes 64 KiB so many times, and then sends 8 bytes so many times. `ib_write_bw` has 16 requests in flight: what a move interrupts is sent,
+/// and counted, again.
+const WRITES: u64 = 20_000;
+const SENDS: u64 = 100_000;
+
+/// One side of both programs. The client begins again until the server listens.
+fn perftest(address: &str) -> String {
+    format!(
+        "until ib_write_bw -F -s 65536 -t 16 -n {WRITES} {address}; do sleep 0.1; done
+         until ib_send_bw -F -s 8 -n {SENDS} {address}; do sleep 0.1; done
+         sleep 1000"
+    )
+}
+
+#[test]
+fn rdma_traffic_is_counted_between_hosts_on_one_host_and_across_a_move() -> Result<()> {
+    let _shared = e2e::shared();
+    let lab = TestLab::up(2)?;
+    ["h1", "h2"].iter().try_for_each(|host| sample_often(&lab, host))?;
+    start(&lab, "server", "h1", &[], &["sh", "-c", &perftest("")])?;
+    let address = lab.instance("server")?.address;
+    start(&lab, "client", "h2", &[], &["sh", "-c", &perftest(&address)])?;
+    let counted = || -> Result<(u64, u64)> {
+        let talks = top(&lab)?.talks;
+        let talk =
+            talks.into_iter().find(|talk| talk.ends.iter().all(|end| end == "client" || end == "server"));
+        Ok(talk.map_or((0, 0), |talk| (talk.rdma_bytes, talk.rdma_messages)))
+    };
+    let (bytes, messages) = (WRITES * 65536 + SENDS * 8, WRITES + SENDS);
+    lab.eventually("traffic between two hosts is counted", || Ok(counted()?.0 > bytes / 20))?;
+    let before = counted()?;
+    ensure!(before.0 < bytes * 3 / 4, "the program was quicker than this test: {before:?}");
+    lab.move_to("client", "h1")?;
+    let after = counted()?;
+    ensure!(after.0 >= before.0 && after.0 < bytes * 11 / 10, "{before:?} {after:?}");
+    lab.eventually("all traffic is counted", || {
+        let counted = counted()?;
+        Ok(counted.0 >= bytes && counted.1 >= messages)
+    })?;
+    let (all_bytes, all_messages) = counted()?;
+    ensure!(all_bytes < bytes * 11 / 10 && all_messages < messages * 11 / 10, "{all_bytes} {all_messages}");
+
+    let talks = top(&lab)?.talks;
+    ensure!(talks[0].rdma.bytes_per_second == talks[0].bytes_per_second, "none on the overlay: {talks:?}");
+    ensure!(plan(&lab)?.before.traffic == 0, "they are on one host");
+    Ok(())
 }
 
 #[test]
