@@ -69,7 +69,7 @@ pub const SOCKET_VARIABLE: &str = "TRANSHUME_SOCKET";
 #[serde(rename_all = "snake_case")]
 pub enum Event {
     /// The instance runs: the last answer to [`Request::Run`].
-    Started(Instance),
+    Started(Box<Instance>),
     /// The last answer to [`Request::List`], in the order of names.
     Instances(Vec<Instance>),
     /// The last answer to [`Request::Top`].

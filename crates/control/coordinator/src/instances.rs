@@ -49,7 +49,7 @@ pub async fn run(cluster: &Cluster, request: RunRequest, user: User) -> Result<E
     if let Answer::NotStarted(why) = started? {
         return Ok(Event::NotStarted { code: why.code, failure: Failure::new(why.what, why.remedy) });
     }
-    shown.map(Event::Started).ok_or_else(|| failure::host_silent(&host))
+    shown.map(|instance| Event::Started(Box::new(instance))).ok_or_else(|| failure::host_silent(&host))
 }
 
 /// Notes that the start of an instance has completed, or failed unless it `runs`. Returns the instance for the user.

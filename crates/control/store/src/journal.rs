@@ -104,7 +104,7 @@ type Done = oneshot::Sender<Result<(), StoreError>>;
 
 enum Order {
     Ready,
-    Append(Change),
+    Append(Box<Change>),
 }
 
 impl StoreJournal {
@@ -145,6 +145,6 @@ impl Journal for StoreJournal {
     }
 
     fn append(&self, change: Change) -> Notice<()> {
-        self.order(Order::Append(change))
+        self.order(Order::Append(Box::new(change)))
     }
 }

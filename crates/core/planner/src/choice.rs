@@ -160,15 +160,9 @@ impl<'a> Chooser<'a> {
         let capacities: Option<Vec<_>> =
             self.hosts.iter().map(|host| Some((host, self.view.hosts.get(host)?.capacity?))).collect();
         let capacities = capacities.filter(|capacities| capacities.len() > 1)?;
-        let largest = |of: fn(&Amounts) -> u64| {
-            let (host, has) = capacities.iter().max_by_key(|(_, has)| of(has))?;
-            Some(((*host).clone(), of(has)))
-        };
-        let resources: [(_, fn(&Amounts) -> u64); 2] =
-            [(Resource::Processors, |of| of.cpu), (Resource::Memory, |of| of.memory)];
-        resources.into_iter().find_map(|(resource, of)| {
-            let (largest, has) = largest(of)?;
-            let demanded = of(&demanded);
+        [Resource::Processors, Resource::Memory].into_iter().find_map(|resource| {
+            let (host, has) = capacities.iter().max_by_key(|(_, has)| resource.of(has))?;
+            let (largest, has, demanded) = ((*host).clone(), resource.of(has), resource.of(&demanded));
             (demanded > has).then_some(Refusal::TooLarge { resource, demanded, largest, has })
         })
     }

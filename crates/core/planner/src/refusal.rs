@@ -1,5 +1,7 @@
 use moves::HostName;
 
+use crate::Amounts;
+
 /// A resource of hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
@@ -7,6 +9,17 @@ pub enum Resource {
     Processors,
     /// In bytes.
     Memory,
+}
+
+impl Resource {
+    /// This resource's amount.
+    #[must_use]
+    pub fn of(self, amounts: &Amounts) -> u64 {
+        match self {
+            Self::Processors => amounts.cpu,
+            Self::Memory => amounts.memory,
+        }
+    }
 }
 
 /// Why a goal cannot be reached.

@@ -161,7 +161,7 @@ impl Cluster {
     }
     fn run(&self, name: &str, host: &str) -> Instance {
         match self.request_run(name, host) {
-            Event::Started(instance) => instance,
+            Event::Started(instance) => *instance,
             other => panic!("not started: {other:?}"),
         }
     }
