@@ -51,7 +51,7 @@ impl Pattern {
             // Of two flows of an instance, one is high while the other is low.
             Self::Oscillating => phase(flow.rate, seconds, SLOW, number as u64 % 2 * SLOW / 2),
             Self::Bursty => {
-                if random(number, seconds / BURST) % 8 == 0 {
+                if random(number, seconds / BURST).is_multiple_of(8) {
                     flow.rate
                 } else {
                     0
@@ -71,7 +71,7 @@ impl Pattern {
             Self::Oscillating if application_is_fast(number) => phase(2 * need.cpu, seconds, FAST, 0),
             Self::Oscillating => phase(2 * need.cpu, seconds, SLOW, number as u64 % 4 * SLOW / 4),
             Self::Bursty => {
-                if random(number, seconds / BURST) % 4 == 0 {
+                if random(number, seconds / BURST).is_multiple_of(4) {
                     3 * need.cpu
                 } else {
                     need.cpu / 4
@@ -85,7 +85,7 @@ impl Pattern {
 
 /// Neighbouring numbers mostly belong to one application.
 fn application_is_fast(instance: usize) -> bool {
-    instance / 16 % 2 == 0
+    (instance / 16).is_multiple_of(2)
 }
 
 /// `high` in one half of the period, and a share of it in the other.

@@ -100,8 +100,8 @@ impl World {
     }
 
     fn carry_out(&mut self, step: &Step) {
-        let index = |host| self.hosts.iter().position(|other| other == host).unwrap();
-        self.on[usize::from(step.vid.lid()) - 1] = index(&step.to);
+        let to = self.hosts.iter().position(|host| *host == step.to).unwrap();
+        self.on[usize::from(step.vid.lid()) - 1] = to;
     }
 
     /// All that is decided in so many steps.
