@@ -27,12 +27,6 @@ const ATTEMPTS: usize = 4;
 /// How long an instance stays after its move has failed, and after which a drain is begun again that has left instances behind.
 const AFTER_FAILURE: Duration = Duration::from_secs(600);
 
-/// The most changes of a placement that a search of a small cluster compares: some 0.3 s.
-const MOST_CHANGES: usize = 100_000_000;
-
-/// Up to so many changes, the solver compares all of them in each step.
-const SMALL: usize = 100_000;
-
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
@@ -370,7 +364,7 @@ impl Controller {
             moves: budget as usize,
             at_once: self.settings.at_once.into(),
             horizon: self.settings.horizon.as_secs(),
-            steps: self.steps.min(steps(view)),
+            steps: self.steps,
             ..Bounds::default()
         };
         for _ in 0..ATTEMPTS {
@@ -386,15 +380,6 @@ impl Controller {
             }
         }
         None
-    }
-}
-
-/// The most steps of a search. A step in a small cluster compares all changes; a search of a large cluster ends by itself.
-fn steps(view: &View<'_>) -> u64 {
-    let (instances, hosts) = (view.instances.len(), view.hosts.len());
-    match instances * instances.max(hosts) {
-        changes @ 1..=SMALL => (MOST_CHANGES / changes) as u64,
-        _ => u64::MAX,
     }
 }
 

@@ -52,6 +52,12 @@ impl Default for Bounds {
     }
 }
 
+/// The most changes of a placement that a search of a small cluster compares: some 0.3 s.
+const MOST_CHANGES: usize = 100_000_000;
+
+/// Up to so many changes, the solver compares all of them in each step. A search of a larger cluster ends by itself.
+const SMALL: usize = 100_000;
+
 /// One move.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
@@ -179,11 +185,20 @@ fn searched(
         return None;
     }
     let problem = model.problem();
-    let found = solve(&problem, &mut Steps::new(bounds.steps), bounds.seed);
+    let mut steps = Steps::new(bounds.steps.min(most_steps(problem.items(), problem.places())));
+    let found = solve(&problem, &mut steps, bounds.seed);
     let stay = evaluate(&problem, &model.starts());
     let is_better = found.violations < stay.violations || found.cost < stay.cost || !empty.is_empty();
     let places = if is_better { found.places } else { model.starts() };
     model.hosts_of(&places)
+}
+
+/// The most steps of a search among so many items and places.
+fn most_steps(items: usize, places: usize) -> u64 {
+    match items * items.max(places) {
+        changes @ 1..=SMALL => (MOST_CHANGES / changes) as u64,
+        _ => u64::MAX,
+    }
 }
 
 /// The moves to `places`, in an order in which each instant obeys all constraints.
