@@ -71,6 +71,7 @@ impl Relay {
             address,
             mac,
             is_heard: false,
+            has_warned: false,
             open: HashMap::new(),
             sessions: None,
             pace: Pace::new(CONNECTIONS, BETWEEN_CONNECTIONS, Instant::now()),
@@ -139,6 +140,8 @@ struct Programs {
     mac: [u8; 6],
     /// Whether the agent listens to this generation. Before, its messages are for an earlier relay.
     is_heard: bool,
+    /// That the agent speaks another version is in the log.
+    has_warned: bool,
     open: HashMap<Connection, Program>,
     links: Links,
     out: mpsc::Sender<ToGuest>,
@@ -151,7 +154,10 @@ struct Programs {
 impl Programs {
     async fn hear(&mut self, message: ToHost) {
         match message {
+            // A guest may send very many.
+            ToHost::Hello { version, .. } if version != VERSION && self.has_warned => {}
             ToHost::Hello { version, .. } if version != VERSION => {
+                self.has_warned = true;
                 warn!(
                     "the agent in a machine speaks version {version}, and this node {VERSION}: install the node's own agent"
                 );
