@@ -9,8 +9,8 @@ use crate::overlay::Where;
 use crate::program::Program;
 use crate::testlab::TestLab;
 
-/// How long an answer may take: the one who answers may be stopped, and the machine busy.
-const LIMIT: Duration = Duration::from_secs(30);
+/// How long an answer may take: the one who answers may be stopped or a guest that boots, and the machine busy.
+const LIMIT: Duration = Duration::from_secs(90);
 
 /// So many more answers show that they go on.
 const MORE: usize = 20;
