@@ -48,9 +48,9 @@ pub use report::{
     Phase, PhaseTime, PlannedMove, Stayed,
 };
 pub use request::{
-    Accelerator, Boot, CheckpointRequest, Container, ContainerImage, Demand, Disk, DrainRequest, ExecLine,
-    ExecRequest, Host, INPUT_WINDOW, Instance, MAX_PARALLEL, MachineSupport, MoveGroupRequest, MoveRequest,
-    Request, RestoreRequest, RunRequest, Seed, State, Vm,
+    Accelerator, Boot, CheckpointRequest, Container, ContainerImage, Demand, Disk, DiskFormat, DrainRequest,
+    ExecLine, ExecRequest, Host, INPUT_WINDOW, Instance, MAX_PARALLEL, MachineSupport, MoveGroupRequest,
+    MoveRequest, Request, RestoreRequest, RunRequest, Seed, State, Vm,
 };
 pub use top::{Top, TopHost, TopInstance, TopLink, TopRate, TopTalk};
 pub use words::in_words;

@@ -278,6 +278,19 @@ pub struct Disk {
     pub path: String,
     /// Whether all hosts share the file.
     pub is_shared: bool,
+    /// Its format, if the user states it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<DiskFormat>,
+}
+
+/// The format of a disk's file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DiskFormat {
+    /// The disk's blocks as they are.
+    Raw,
+    /// QEMU's own format.
+    Qcow2,
 }
 
 /// A container for an OCI runtime.

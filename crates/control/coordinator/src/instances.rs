@@ -7,8 +7,8 @@ use api::{DEFAULT_MTU, Event, Failure, RunRequest};
 use fabric::network::mac_of;
 use fabric::{Epoch, NetworkKind, Vid};
 use instance::{
-    Accelerator, Blueprint, Boot, Container, ContainerImage, Disk, InstanceName, InstanceSpec, Network,
-    Program, Root, Seed, VmSpec, Workload, container,
+    Accelerator, Blueprint, Boot, Container, ContainerImage, Disk, DiskFormat, InstanceName, InstanceSpec,
+    Network, Program, Root, Seed, VmSpec, Workload, container,
 };
 use moves::journal::{Exit, Instance};
 use moves::placement::Placement;
@@ -189,7 +189,15 @@ fn machine(vm: api::Vm, user: User) -> Result<Workload, Failure> {
         let help = "pass `--kernel` or `--disk`";
         return Err(Failure::new("the virtual machine has neither a kernel nor a disk to boot from", help));
     }
-    let disks = disks.into_iter().map(|disk| Disk { path: disk.path.into(), is_shared: disk.is_shared });
+    let format = |stated| match stated {
+        api::DiskFormat::Raw => DiskFormat::Raw,
+        api::DiskFormat::Qcow2 => DiskFormat::Qcow2,
+    };
+    let disks = disks.into_iter().map(|api::Disk { path, is_shared, format: stated }| Disk {
+        path: path.into(),
+        is_shared,
+        format: stated.map(format),
+    });
     let boot = boot.map(|api::Boot { kernel, initrd, append }| Boot {
         kernel: kernel.into(),
         initrd: initrd.map(PathBuf::from),

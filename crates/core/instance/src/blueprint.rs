@@ -234,7 +234,7 @@ mod tests {
             Workload::Container(Container { program: program(), root, config: "{}".into(), rdma: true })
         };
         let image = ContainerImage { source: "oci:/i:v1".into(), root: Digest::from_bytes(&[3; 32]) };
-        let disks = vec![Disk { path: "/srv/a.img".into(), is_shared: true }];
+        let disks = vec![Disk { path: "/srv/a.img".into(), is_shared: true, format: None }];
         let boot = Boot {
             kernel: "/boot/vmlinuz".into(),
             initrd: Some("/boot/initrd".into()),

@@ -26,6 +26,6 @@ pub use image::{ImageFile, Region};
 pub use output::{Chunk, Follower, Output};
 pub use seed::Seed;
 pub use spec::{
-    Accelerator, BadName, Boot, Container, ContainerImage, Disk, InstanceName, InstanceSpec, Kind, Network,
-    Program, ResourceLimit, Root, VmSpec, Workload,
+    Accelerator, BadName, Boot, Container, ContainerImage, Disk, DiskFormat, InstanceName, InstanceSpec,
+    Kind, Network, Program, ResourceLimit, Root, VmSpec, Workload,
 };

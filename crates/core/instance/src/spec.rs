@@ -268,6 +268,18 @@ pub struct Disk {
     pub path: PathBuf,
     /// Whether all hosts share the file. Otherwise its contents travel.
     pub is_shared: bool,
+    /// Its format, if the user states it.
+    #[serde(default)]
+    pub format: Option<DiskFormat>,
+}
+
+/// The format of a disk's file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DiskFormat {
+    /// The disk's blocks as they are.
+    Raw,
+    /// QEMU's own format.
+    Qcow2,
 }
 
 /// A resource limit, as `setrlimit` takes it.

@@ -107,7 +107,7 @@ mod tests {
     fn a_disk_that_is_no_regular_file_cannot_be_saved() {
         let directory = tempfile::tempdir().unwrap();
         let records = Records::open(directory.path().join("vm")).unwrap();
-        let disk = |path: PathBuf| Disk { path, is_shared: true };
+        let disk = |path: PathBuf| Disk { path, is_shared: true, format: None };
         let (machine, cpu_model, boot) = (None, None, None);
         let mut vm = VmSpec {
             cpus: 1,

@@ -1,45 +1,25 @@
-//! The disks of a machine: their formats, QEMU's options for them, and their files on both hosts of a move.
+//! The disks of a machine: QEMU's options for them, and their files on both hosts of a move.
+//!
+//! * `format`: the format of a disk's file.
 //!
 //! QEMU locks a file that a guest may write to. At the destination it opens a shared file without the lock, and takes the lock when the
 //! guest is told to run; the source's QEMU has given it back at its switchover. After a rollback the source takes it again.
 
+mod format;
+
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use engine_api::{Error, Result};
 use engine_criu::shared::{FileSystems, Identity, absent_is_fine};
-use instance::{Blocker, Disk, VmSpec};
+use instance::{Blocker, Disk, DiskFormat, VmSpec};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// The format of a disk's file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Format {
-    /// The disk's blocks as they are.
-    Raw,
-    /// QEMU's own format.
-    Qcow2,
-}
-
-impl Format {
-    /// The format of a file, by its first bytes. It is determined once, on the first host: a guest may write such bytes to a raw disk.
-    fn of(file: &mut File) -> io::Result<Self> {
-        const QCOW2: [u8; 4] = *b"QFI\xfb";
-        let mut begin = Vec::new();
-        file.take(QCOW2.len() as u64).read_to_end(&mut begin)?;
-        Ok(if begin == QCOW2 { Self::Qcow2 } else { Self::Raw })
-    }
-
-    /// QEMU's name of its driver.
-    fn driver(self) -> &'static str {
-        match self {
-            Self::Raw => "raw",
-            Self::Qcow2 => "qcow2",
-        }
-    }
-}
+pub use format::{formats, open_at_once};
 
 /// A file that a machine needs at its destination as a disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,11 +53,11 @@ impl LocalDisk {
     ///
     /// # Errors
     /// If there is such a file, or it cannot be made.
-    pub fn make(&self, format: Format) -> io::Result<()> {
-        let file = File::create_new(&self.path)?;
+    pub fn make(&self, format: DiskFormat) -> io::Result<()> {
+        let file = make_file(&self.path)?;
         match format {
-            Format::Raw => file.set_len(self.size),
-            Format::Qcow2 => self.make_qcow2(),
+            DiskFormat::Raw => file.set_len(self.size),
+            DiskFormat::Qcow2 => self.make_qcow2(),
         }
     }
 
@@ -172,29 +152,23 @@ pub fn coming_along(vm: &VmSpec, nodes: &Value, is_saved: bool) -> Result<Vec<Lo
     coming.map(known).collect()
 }
 
-/// The formats of a new machine's disks, in order.
+/// Makes the file of a disk, which only the emulator's starter may read.
 ///
 /// # Errors
-/// If a file cannot be read and written.
-pub fn formats(vm: &VmSpec) -> Result<Vec<Format>> {
-    let format = |disk: &Disk| {
-        let opened = File::options().read(true).write(true).open(&disk.path);
-        opened.and_then(|mut file| Format::of(&mut file)).map_err(|error| {
-            let what = format!("{} cannot be read and written ({error})", disk.path.display());
-            Error::unusable(what, "pass an image file that exists on the host, or choose another host")
-        })
-    };
-    vm.disks.iter().map(format).collect()
+/// If there is such a file, or it cannot be made.
+pub fn make_file(path: &Path) -> io::Result<File> {
+    File::options().write(true).create_new(true).mode(0o600).open(path)
 }
 
 /// QEMU's options for the disks, as pairs. Shared files are not cached by the host, whose cache the other host does not see.
-pub fn options(vm: &VmSpec, formats: &[Format]) -> Vec<(&'static str, String)> {
+pub fn options(vm: &VmSpec, formats: &[DiskFormat]) -> Vec<(&'static str, String)> {
     let disks = vm.disks.iter().zip(formats).enumerate();
-    let options = disks.map(|(number, (Disk { path, is_shared }, format))| {
+    let options = disks.map(|(number, (Disk { path, is_shared, .. }, format))| {
         let node = node(number);
+        let driver = format::driver(*format);
         let cache = json!({ "direct": is_shared, "no-flush": false });
         let file = json!({ "driver": "file", "filename": path, "locking": "on", "cache": cache });
-        let disk = json!({ "driver": format.driver(), "node-name": node, "cache": cache, "file": file });
+        let disk = json!({ "driver": driver, "node-name": node, "cache": cache, "file": file });
         [("-blockdev", disk.to_string()), ("-device", format!("virtio-blk-pci,drive={node}"))]
     });
     options.flatten().collect()
@@ -231,10 +205,12 @@ fn blocker(DiskNeed { path, identity }: &DiskNeed, systems: &FileSystems) -> Opt
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn vm(path: &Path, is_shared: bool) -> VmSpec {
-        let disks = vec![Disk { path: path.to_owned(), is_shared }];
+        let disks = vec![Disk { path: path.to_owned(), is_shared, format: None }];
         VmSpec {
             cpus: 1,
             memory: 1 << 28,
@@ -249,20 +225,8 @@ mod tests {
     }
 
     #[test]
-    fn a_format_is_found_by_the_first_bytes() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("a,b.img");
-        fs::write(&path, "").unwrap();
-        assert_eq!(formats(&vm(&path, true)).unwrap(), [Format::Raw]);
-        fs::write(&path, b"QFI\xfb and more").unwrap();
-        assert_eq!(formats(&vm(&path, true)).unwrap(), [Format::Qcow2]);
-        let refusal = formats(&vm(Path::new("/nowhere/a.img"), true)).unwrap_err().to_string();
-        assert!(refusal.starts_with("/nowhere/a.img cannot be read and written"), "{refusal}");
-    }
-
-    #[test]
     fn a_path_with_a_comma_stays_whole() {
-        let options = options(&vm(Path::new("/a,b.img"), true), &[Format::Raw]);
+        let options = options(&vm(Path::new("/a,b.img"), true), &[DiskFormat::Raw]);
         let disk: serde_json::Value = serde_json::from_str(&options[0].1).unwrap();
         assert_eq!((&disk["file"]["filename"], &disk["cache"]["direct"]), (&json!("/a,b.img"), &json!(true)));
         assert_eq!(options[1], ("-device", "virtio-blk-pci,drive=disk0".to_owned()));
@@ -291,10 +255,12 @@ mod tests {
         assert!(disk.blocker().unwrap().what.contains("cannot be read there"));
         fs::write(&base, "").unwrap();
         assert_eq!(disk.blocker(), None);
-        disk.make(Format::Raw).unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().len(), 4096);
+        disk.make(DiskFormat::Raw).unwrap();
+        let made = fs::metadata(&path).unwrap();
+        assert_eq!((made.len(), made.permissions().mode() & 0o777), (4096, 0o600));
         assert!(
-            disk.blocker().unwrap().what.contains("exists there already") && disk.make(Format::Raw).is_err()
+            disk.blocker().unwrap().what.contains("exists there already")
+                && disk.make(DiskFormat::Raw).is_err()
         );
         for _ in 0..2 {
             LocalDisk::retire(&path).unwrap();

@@ -13,6 +13,7 @@ use engine_api::{
 use engine_criu::shared::{Bridge, Task};
 use fabric::NetworkKind;
 use instance::{InstanceName, InstanceSpec, Kind};
+use tracing::warn;
 
 use crate::checkpoint;
 use crate::command::Begin;
@@ -215,6 +216,23 @@ impl Here {
     }
 }
 
+impl Here {
+    /// Lets a guest go on that QEMU has stopped because a file system of the host was full: its writes are repeated, and stop it again if there is
+    /// still no room. Returns whether there was such a guest. A call that has the machine or its emulator now is not waited for.
+    fn retries_writes(&self) -> bool {
+        let emulator = match self.machine.try_lock() {
+            Ok(machine) if machine.must_be(State::Running).is_ok() => machine.emulator(),
+            _ => return false,
+        };
+        let Ok(emulator) = emulator else { return false };
+        let Ok(mut qmp) = emulator.try_lock() else { return false };
+        // A connection that fails is noticed by the next call of a user.
+        qmp.take_events("BLOCK_IO_ERROR").unwrap_or(false)
+            && migration::run_state(&mut qmp).is_ok_and(|state| state == "io-error")
+            && migration::cont(&mut qmp).is_ok()
+    }
+}
+
 impl Local for Here {
     fn network_namespace(&self) -> Result<OwnedFd> {
         let machine = lock(&self.machine);
@@ -240,7 +258,12 @@ impl Local for Here {
     fn wait(&self, timeout: Duration) -> Result<bool> {
         const PART: Duration = Duration::from_secs(1);
         let end = Instant::now() + timeout;
+        let mut has_warned = false;
         loop {
+            if self.retries_writes() && !has_warned {
+                has_warned = true;
+                warn!("`{}` stands still until there is room for its disks", self.name);
+            }
             let left = end.saturating_duration_since(Instant::now());
             let ended = self.first()?.is_none_or(|first| first.ended_within(left.min(PART)));
             if ended || left.is_zero() {

@@ -14,14 +14,14 @@ use engine_api::wiring::Wiring;
 use engine_api::{Error, Guest, Result, State};
 use engine_criu::shared::{self, Link, Task, TaskId, absent_is_fine};
 use fabric::netns;
-use instance::{ImageFile, InstanceName, InstanceSpec, Kind, Program, VmSpec, Workload};
+use instance::{DiskFormat, ImageFile, InstanceName, InstanceSpec, Kind, Program, VmSpec, Workload};
 use serde_json::json;
 
 use crate::command::{self, Begin};
 use crate::config::Config;
 use crate::console::{self, Stream};
 use crate::dhcp::DhcpServer;
-use crate::disks::{self, Format, LocalDisk};
+use crate::disks::{self, LocalDisk};
 use crate::emulator::Emulator;
 use crate::error::{Doing, not_started};
 use crate::inbox::Inbox;
@@ -262,7 +262,7 @@ impl Machine {
     /// If it does not.
     pub fn disks_coming_along(&self, is_saved: bool) -> Result<Vec<LocalDisk>> {
         let emulator = self.emulator()?;
-        let nodes = lock(&emulator).execute("query-named-block-nodes", json!({ "flat": true }));
+        let nodes = lock(&emulator).execute("query-named-block-nodes", json!({ "flat": false }));
         let nodes = nodes.doing(|| format!("asking for the disks of `{}`", self.name()))?;
         disks::coming_along(self.vm()?, &nodes, is_saved)
     }
@@ -273,7 +273,7 @@ impl Machine {
     /// If one cannot be made. The ones before it are recorded.
     pub fn make_disks(&mut self, local: &[LocalDisk], records: &Records) -> Result<()> {
         for disk in local {
-            let format = self.record.hardware.disks.get(disk.number).copied().unwrap_or(Format::Raw);
+            let format = self.record.hardware.disks.get(disk.number).copied().unwrap_or(DiskFormat::Raw);
             disk.make(format).doing(|| format!("making the disk {}", disk.path.display()))?;
             self.record.made.push(disk.path.clone());
             records.save(&self.record)?;

@@ -112,7 +112,7 @@ pub fn memory(vm: &VmSpec) -> u64 {
 /// If one cannot be read.
 pub fn must_exist(vm: &VmSpec) -> Result<()> {
     for path in files(vm) {
-        fs::File::open(&path).map_err(|error| {
+        disks::open_at_once(fs::File::options().read(true), &path).map_err(|error| {
             let what = format!("{} cannot be read ({error})", path.display());
             Error::unusable(what, "pass a file that exists on the host, or choose another host")
         })?;

@@ -138,6 +138,19 @@ impl Qmp {
         }
     }
 
+    /// Takes the events of this name that have arrived. Returns whether there were any.
+    ///
+    /// # Errors
+    /// If the connection fails.
+    pub fn take_events(&mut self, name: &str) -> Result<bool> {
+        while let Some(message) = self.receive(Instant::now())? {
+            self.keep_event(&message);
+        }
+        let before = self.events.len();
+        self.events.retain(|event| event.name != name);
+        Ok(self.events.len() < before)
+    }
+
     /// Forgets the events that have arrived.
     ///
     /// # Errors

@@ -8,10 +8,9 @@ use std::path::{Path, PathBuf};
 
 use engine_api::{Result, State};
 use engine_criu::shared::{TaskId, absent_is_fine};
-use instance::{Accelerator, InstanceName, InstanceSpec};
+use instance::{Accelerator, DiskFormat, InstanceName, InstanceSpec};
 use serde::{Deserialize, Serialize};
 
-use crate::disks::Format;
 use crate::error::Doing;
 
 /// A machine on this host.
@@ -41,7 +40,7 @@ pub struct Hardware {
     /// How its processors are executed. QEMU cannot continue what another way has begun.
     pub accelerator: Accelerator,
     /// The formats of its disks, in order.
-    pub disks: Vec<Format>,
+    pub disks: Vec<DiskFormat>,
     /// The size of its seed disk, in bytes.
     #[serde(default)]
     pub seed: Option<u64>,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use engine_api::{ImageSink, State};
 use instance::{InstanceName, Region};
 
-use crate::disks::node;
+use crate::disks::{make_file, node};
 use crate::engine::VmEngine;
 use crate::lock::lock;
 use crate::machine::Machine;
@@ -28,7 +28,7 @@ impl Sink {
     fn disk(&self, machine: &mut Machine, path: &Path) -> io::Result<File> {
         let in_words =
             |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-        let file = File::create_new(path).map_err(in_words)?;
+        let file = make_file(path).map_err(in_words)?;
         machine.record.made.push(path.to_owned());
         self.engine.records.save(&machine.record).map_err(io::Error::other)?;
         Ok(file)

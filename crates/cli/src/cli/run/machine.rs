@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use api::{Accelerator, Boot, Disk, Vm};
+use api::{Accelerator, Boot, Disk, DiskFormat, Vm};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
@@ -40,8 +40,9 @@ pub struct MachineOptions {
     #[arg(long, value_name = "TEXT", requires = "kernel", default_value = "", hide_default_value = true)]
     append: String,
     /// A disk: an image file at the same path on each host. With `shared`, all hosts have the same file; with `local`, the contents
-    /// move along to a new file [default: local]. Without `--kernel`, the machine boots the first disk
-    #[arg(long = "disk", value_name = "FILE[,local|,shared]", requires = "vm")]
+    /// move along to a new file [default: local]. A file named `.qcow2` has that format, each other is raw, unless `,raw` or `,qcow2` says
+    /// otherwise. Without `--kernel`, the machine boots the first disk
+    #[arg(long = "disk", value_name = "FILE[,local|,shared][,raw|,qcow2]", requires = "vm")]
     disks: Vec<DiskOption>,
     /// The machine type [default: the newest q35 of the first host's QEMU]
     #[arg(long, value_name = "TYPE", requires = "vm")]
@@ -92,7 +93,9 @@ impl MachineOptions {
                 "pass a whole number from 1 to 64",
             );
         }
-        let disk = |disk: &DiskOption| Ok(Disk { path: absolute(&disk.path)?, is_shared: disk.is_shared });
+        let disk = |DiskOption { path, is_shared, format }: &DiskOption| {
+            Ok(Disk { path: absolute(path)?, is_shared: *is_shared, format: *format })
+        };
         Ok(Some(Vm {
             cpus: cpus as u32,
             memory_bytes,
@@ -118,24 +121,30 @@ fn accelerator() -> impl TypedValueParser<Value = Accelerator> {
         .map(|name| if name == "kvm" { Accelerator::Kvm } else { Accelerator::Tcg })
 }
 
-/// `FILE`, `FILE,local` or `FILE,shared`
+/// `FILE[,local|,shared][,raw|,qcow2]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct DiskOption {
     path: PathBuf,
     is_shared: bool,
+    format: Option<DiskFormat>,
 }
 
 impl FromStr for DiskOption {
     type Err = &'static str;
 
     fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
+        let (text, format) = match text.rsplit_once(',') {
+            Some((text, "raw")) => (text, Some(DiskFormat::Raw)),
+            Some((text, "qcow2")) => (text, Some(DiskFormat::Qcow2)),
+            _ => (text, None),
+        };
         let (path, is_shared) = match text.rsplit_once(',') {
             Some((path, "shared")) => (path, true),
             Some((path, "local")) => (path, false),
-            Some(_) => return Err("use FILE, FILE,local or FILE,shared"),
+            Some(_) => return Err("use FILE[,local|,shared][,raw|,qcow2]"),
             None => (text, false),
         };
-        if path.is_empty() { Err("name a file") } else { Ok(Self { path: path.into(), is_shared }) }
+        if path.is_empty() { Err("name a file") } else { Ok(Self { path: path.into(), is_shared, format }) }
     }
 }
 
@@ -146,8 +155,13 @@ mod tests {
     #[test]
     fn a_disk_is_local_unless_it_says_shared() {
         let disk = |text: &str| text.parse::<DiskOption>();
-        assert_eq!(disk("/a.img"), Ok(DiskOption { path: "/a.img".into(), is_shared: false }));
-        assert_eq!(disk("/a.img,shared"), Ok(DiskOption { path: "/a.img".into(), is_shared: true }));
-        assert!(disk("/a.img,remote").is_err() && disk(",local").is_err());
+        let option = |is_shared, format| Ok(DiskOption { path: "/a.img".into(), is_shared, format });
+        assert_eq!(disk("/a.img"), option(false, None));
+        assert_eq!(disk("/a.img,shared"), option(true, None));
+        assert_eq!(disk("/a.img,qcow2"), option(false, Some(DiskFormat::Qcow2)));
+        assert_eq!(disk("/a.img,shared,raw"), option(true, Some(DiskFormat::Raw)));
+        assert!(
+            disk("/a.img,remote").is_err() && disk(",local").is_err() && disk("/a.img,raw,local,x").is_err()
+        );
     }
 }

@@ -228,7 +228,9 @@ fn a_local_disk_moves_along() -> Result<()> {
         booted.counts_on()?;
         for disk in [DISK, LAYER] {
             on(lab, from, &["test", "-e", &format!("{disk}.moved-away"), "-a", "!", "-e", disk])?;
+            on(lab, to, &["sh", "-c", &format!("test $(stat -c %a {disk}) = 600")])?;
         }
+        on(lab, to, &["sh", "-c", &format!("qemu-img info -U {LAYER} | grep -q '^backing file: {below}'")])?;
     }
     lab.transhume(&["kill", NAME])?.success()?;
     lab.eventually("the machine has ended", || {
