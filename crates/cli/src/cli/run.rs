@@ -1,8 +1,8 @@
 //! `transhume run`
 
 mod container;
-mod demand;
 mod machine;
+mod placement;
 mod seed;
 
 use std::collections::BTreeMap;
@@ -79,7 +79,7 @@ pub struct Arguments {
     #[arg(short = 'i', long, conflicts_with_all = ["detach", "json"])]
     stdin: bool,
     #[command(flatten)]
-    demand: demand::PlacementOptions,
+    placement: placement::PlacementOptions,
     #[command(flatten)]
     container: container::Options,
     #[command(flatten)]
@@ -93,7 +93,7 @@ impl Arguments {
     pub fn run(self, target: &Target) -> Result<ExitCode> {
         let (detach, json, stdin) = (self.detach, self.json, self.stdin);
         let errand = if detach || json { None } else { Some(Errand::begin(target.socket())?) };
-        let host = self.demand.host(self.host.clone())?.unwrap_or_default();
+        let host = self.placement.host(self.host.clone())?.unwrap_or_default();
         let suggest = |failure| target.suggest_host(failure, &host);
         let instance = match target.ask(&Request::Run(self.request()?.into())).map_err(suggest)? {
             Event::Started(instance) => instance,
@@ -121,7 +121,7 @@ impl Arguments {
         let followed = !(self.detach || self.json);
         let labels = labels(self.labels)?;
         let limits = (self.container.memory(), self.container.cpus());
-        let demand = self.demand.demand(limits.1, limits.0)?;
+        let demand = self.placement.demand(limits.1, limits.0)?;
         let vm = self.machine.vm(&self.command, self.stdin, limits)?;
         let program = match (&vm, self.container.program(&self.command)?) {
             (Some(_), _) => Program::none(),
@@ -130,7 +130,7 @@ impl Arguments {
         };
         Ok(RunRequest {
             name: self.name,
-            host: self.demand.host(self.host)?,
+            host: self.placement.host(self.host)?,
             group: self.group,
             labels,
             // The size of a virtual machine says what it demands.
@@ -139,9 +139,9 @@ impl Arguments {
             } else {
                 demand
             },
-            pin: self.demand.is_pinned(),
-            anti_affinity: self.demand.anti_affinity.into_iter().collect(),
-            affinity: self.demand.affinity.into_iter().collect(),
+            pin: self.placement.is_pinned(),
+            anti_affinity: self.placement.anti_affinity.into_iter().collect(),
+            affinity: self.placement.affinity.into_iter().collect(),
             cool_down_s: self.cool_down,
             network: self.network,
             fabric: FabricId(self.fabric),

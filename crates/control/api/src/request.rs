@@ -181,7 +181,7 @@ pub struct RunRequest {
     pub stdin: bool,
 }
 
-/// What an instance demands of its host, and of the way to other instances. What is missing is measured.
+/// The demands of an instance on its host, and on the way to other instances. The planner measures amounts that are missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Demand {

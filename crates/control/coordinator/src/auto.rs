@@ -152,8 +152,14 @@ pub async fn run(cluster: Arc<Cluster>) {
         let mut controller = Controller::new(settings(&stored.settings), stored.memory, STEPS);
         let pause = Duration::from_secs(stored.settings.hold_s).div_f64(10.0).clamp(LOOK.1, LOOK.0);
         while cluster.view().get::<Loop>().switched == switched {
-            let Some(next) = step(&cluster, controller, &stored.settings, switched).await else { return };
-            controller = next;
+            match step(&cluster, controller, &stored.settings, switched).await {
+                Some(next) => controller = next,
+                // It begins anew with what is stored.
+                None => {
+                    sleep(pause).await;
+                    break;
+                }
+            }
             tokio::select! {
                 () = sleep(pause) => {}
                 () = changed.notified() => {}

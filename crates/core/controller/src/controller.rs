@@ -232,8 +232,12 @@ impl Controller {
             .iter()
             .filter(|cause| matches!(cause, Cause::Host(host, _) if pending.rooms.contains_key(host)));
         let is_unrelieved = relieved.any(|cause| self.triggers.is_unrelieved(cause));
-        let measured = if is_unrelieved { 0 } else { gain(&seen.view, &loads, self.settings.goal, &changes) };
+        let measured = if is_unrelieved { 0 } else { self.gain(&seen.view, &loads, &changes) };
         Effect { predicted: pending.predicted, measured }
+    }
+
+    fn gain(&self, view: &View<'_>, loads: &Loads, changes: &[Change]) -> u64 {
+        gain(view, loads, self.settings.goal, self.settings.horizon, changes)
     }
 
     /// Why nothing is planned now.
@@ -299,7 +303,7 @@ impl Controller {
             .flatten()
             .map(|step| Change { vid: step.vid, from: step.from.clone(), to: step.to.clone() })
             .collect();
-        let predicted = gain(&view, &loads, self.settings.goal, &changes);
+        let predicted = self.gain(&view, &loads, &changes);
         let words: Vec<_> = causes.iter().map(|cause| self.triggers.in_words(cause)).collect();
         if predicted == 0 {
             self.backoff.note(now, self.settings.hold, causes, &self.triggers);

@@ -5,25 +5,15 @@
 //! nothing.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use fabric::Vid;
 use moves::HostName;
+use planner::price::{FULL, IMBALANCE, OVERLOAD, SLACK};
 use planner::{Loads, View};
 use serde::{Deserialize, Serialize};
 
 use crate::Goal;
-
-/// The cost of each thousandth of a processor that a host lacks, in bytes a second: as in the planner, within its usual horizon.
-const OVERLOAD: u64 = (1 << 30) / 600;
-
-/// The same for each thousandth beyond the average of all hosts.
-const IMBALANCE: u64 = (10 << 20) / 600;
-
-/// A host is full at this share of its processors, in percent.
-const FULL: u64 = 90;
-
-/// What a host may have above the average without being out of balance, in percent of that.
-const SLACK: u64 = 5;
 
 /// A gain in bytes a second: traffic that crosses no more, and overload as traffic of the same cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,16 +40,24 @@ pub struct Change {
     pub to: HostName,
 }
 
-/// What `changes` gain under these loads: how much cheaper the placement with all of them is than that with none.
-pub fn gain(view: &View<'_>, loads: &Loads, goal: Goal, changes: &[Change]) -> u64 {
+/// What `changes` gain under these loads: how much cheaper the placement with all of them is than that with none. Overload has its price within
+/// `horizon`.
+pub fn gain(view: &View<'_>, loads: &Loads, goal: Goal, horizon: Duration, changes: &[Change]) -> u64 {
     let places = |of: fn(&Change) -> &HostName| -> BTreeMap<Vid, &HostName> {
         changes.iter().map(|change| (change.vid, of(change))).collect()
     };
-    let cost = |places| cost(view, loads, goal, &places);
+    let cost = |places| cost(view, loads, goal, horizon, &places);
     cost(places(|change| &change.from)).saturating_sub(cost(places(|change| &change.to)))
 }
 
-fn cost(view: &View<'_>, loads: &Loads, goal: Goal, places: &BTreeMap<Vid, &HostName>) -> u64 {
+/// Bytes a second.
+fn cost(
+    view: &View<'_>,
+    loads: &Loads,
+    goal: Goal,
+    horizon: Duration,
+    places: &BTreeMap<Vid, &HostName>,
+) -> u64 {
     let host_of = |vid: &Vid| places.get(vid).copied().or_else(|| Some(view.instances.get(vid)?.host));
     let crosses = |one, other| matches!((host_of(one), host_of(other)), (Some(a), Some(b)) if a != b);
     let talks = loads.talks.iter().filter(|talk| crosses(&talk.one, &talk.other));
@@ -79,7 +77,10 @@ fn cost(view: &View<'_>, loads: &Loads, goal: Goal, places: &BTreeMap<Vid, &Host
     };
     let excess =
         used.iter().filter_map(|(host, used)| Some(used.saturating_sub(level(loads.rooms.get(*host)?.cpu))));
-    let weight = if goal == Goal::Balance { IMBALANCE } else { OVERLOAD };
-    let traffic = if goal == Goal::Balance { 0 } else { traffic };
+    let (price, traffic) = match goal {
+        Goal::Balance => (IMBALANCE, 0),
+        Goal::Traffic => (OVERLOAD, traffic),
+    };
+    let weight = (price.unsigned_abs() << 10) / horizon.as_secs().max(1);
     traffic.saturating_add(excess.sum::<u64>().saturating_mul(weight))
 }

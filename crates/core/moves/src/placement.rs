@@ -25,7 +25,7 @@ pub struct Placement {
     pub demand: Demand,
 }
 
-/// What a user demands for an instance. What is not stated is measured.
+/// A user's demands for an instance. The planner measures amounts that are missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Demand {
     /// Thousandths of a processor.

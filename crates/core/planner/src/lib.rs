@@ -14,6 +14,7 @@ mod goal;
 mod improve;
 mod load;
 mod model;
+pub mod price;
 mod refusal;
 mod units;
 mod view;

@@ -11,14 +11,9 @@ use solver::problem::{Cost, Flow, Matrix, Place, Problem, Resource, Set, Spec};
 
 use crate::choice::Candidate;
 use crate::load::{bandwidths, latencies};
+use crate::price::{FULL, IMBALANCE, OVERLOAD, SLACK};
 use crate::units::{Kind, Member, Unit, units};
 use crate::{Aim, Amounts, Bounds, Instance, Loads, New, View};
-
-/// The cost of each thousandth of a processor beyond the average of all hosts: a whole processor is worth copying 10 GiB.
-const IMBALANCE: Cost = 10 * 1024;
-
-/// The cost of each thousandth of a processor that a host lacks: no traffic that a host could save outweighs it.
-const OVERLOAD: Cost = 1024 * 1024;
 
 /// The cost of a move besides the bytes that it copies: the instance stands still.
 pub(crate) const STANDSTILL: Cost = 64 * 1024;
@@ -35,12 +30,6 @@ const SPLIT: Cost = 4 * FAR;
 
 /// A host of which nothing is known.
 const UNBOUNDED: Amounts = Amounts { cpu: 1 << 40, memory: 1 << 60 };
-
-/// The share of a host's processors, in percent, above which it is overloaded.
-const FULL: u64 = 90;
-
-/// What a host may have above the average without being out of balance, in percent of that.
-const SLACK: u64 = 5;
 
 /// What is searched for.
 #[derive(Clone, Copy, Debug)]
@@ -240,7 +229,7 @@ impl<'a> Model<'a> {
                 false => units_of(room.memory),
             };
             Place {
-                // Processors can be shared by more than fit: that is an overload. What is promised to one is not promised to another.
+                // Instances may use more processors than the host has: that is an overload. Demands must not.
                 capacity: vec![i64::MAX / 4, measured, cpu, memory],
                 level: vec![count(level(|amounts| amounts.cpu, room.cpu)), memory_level, cpu, memory],
                 ..Place::default()

@@ -10,7 +10,7 @@ use oci_image::{Source, description};
 use serde_json::{Value, json};
 
 use super::Program;
-use super::demand::PLACEMENT;
+use super::placement::PLACEMENT;
 use crate::cli::words;
 use crate::failure::{Failure, Result};
 use crate::{WRONG_USAGE, library};

@@ -1,23 +1,28 @@
 //! The host's wish to be emptied: a file that an operator or a script makes, for a maintenance, a failing disk or a pre-emption.
 
-use std::fs;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
-/// The longest reason, in characters.
-const MAX_REASON: usize = 200;
+/// The longest reason, in bytes.
+const MAX_REASON: u64 = 200;
 
 /// The first line of the file, if it exists.
 pub fn reason(file: &Path) -> Option<String> {
-    let text = fs::read(file).ok()?;
+    let file = File::open(file).ok()?;
+    let mut text = Vec::new();
+    file.take(MAX_REASON).read_to_end(&mut text).ok()?;
     let text = String::from_utf8_lossy(&text);
     match text.lines().next().map(str::trim) {
         None | Some("") => Some("no reason is given".into()),
-        Some(line) => Some(line.chars().take(MAX_REASON).collect()),
+        Some(line) => Some(line.to_owned()),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -29,6 +34,6 @@ mod tests {
         assert_eq!(reason(&file).unwrap(), "no reason is given");
         fs::write(&file, format!("  a disk fails {}\nmore", "x".repeat(300))).unwrap();
         let found = reason(&file).unwrap();
-        assert!(found.starts_with("a disk fails x") && found.len() == MAX_REASON, "{found}");
+        assert!(found.starts_with("a disk fails x") && found.len() == MAX_REASON as usize - 2, "{found}");
     }
 }

@@ -111,7 +111,7 @@ fn instances_that_talk_are_seen_and_a_plan_brings_them_together() -> Result<()> 
 
 /// Writes 64 KiB so many times, and then sends 8 bytes so many times. `ib_write_bw` has 16 requests in flight: what a move interrupts is sent,
 /// and counted, again.
-const WRITES: u64 = 20_000;
+const WRITES: u64 = 50_000;
 const SENDS: u64 = 100_000;
 
 /// One side of both programs. The client begins again until the server listens.
