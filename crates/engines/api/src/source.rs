@@ -39,6 +39,10 @@ pub trait Source: Send + Sync {
     /// [`Error::NotTaken`](crate::Error::NotTaken) if `to` fails; [`Error::Cancelled`](crate::Error::Cancelled).
     fn precopy(&self, to: Outgoing<'_>, watch: &Watch<'_>) -> Result<()>;
 
+    /// Whether the instance stands still already: an emulator may stop a guest that hardly writes once its memory is sent. Programs in it cannot let
+    /// go of anything then.
+    fn stands_still(&self) -> bool;
+
     /// Waits until [`Source::suspend`] can begin at once. The instance works meanwhile. This is the one wait before the blackout.
     ///
     /// # Errors

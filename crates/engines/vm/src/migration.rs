@@ -235,6 +235,11 @@ pub fn converge(qmp: &Mutex<Qmp>, goes_on: impl Fn() -> bool) -> Result<Progress
     }
 }
 
+/// Whether QEMU has stopped the guest for the switchover by itself. On a busy host, [`converge`] may look too late to prevent that.
+pub fn has_stopped(qmp: &mut Qmp) -> bool {
+    progress(qmp).is_ok_and(|now| now.status == Status::PreSwitchover)
+}
+
 /// Whether memory has begun to flow, and the rest can be left for the switchover.
 fn is_near(qmp: &Qmp, now: &Progress) -> bool {
     now.rounds > 0 && Rounds::of(qmp).is_near(now)

@@ -210,6 +210,11 @@ impl Source for Departure {
         }
     }
 
+    fn stands_still(&self) -> bool {
+        let emulator = self.emulator().ok();
+        emulator.is_some_and(|qmp| migration::has_stopped(&mut lock(&qmp)))
+    }
+
     fn ready(&self, _: &Watch<'_>) -> Result<()> {
         Ok(())
     }

@@ -294,6 +294,12 @@ impl Broker {
         }
     }
 
+    /// Parts with the processes in the virtual machine `id` without their word: its guest stands still, so they cannot answer `Suspend`. They keep
+    /// their seats. When they run again, here or on another host, they find their connections closed and attach again.
+    pub fn part_without_word(&self, id: InstanceId) {
+        self.shared.with(id, Instance::part_without_word);
+    }
+
     /// Waits up to `limit` until all processes with a seat in a running instance are attached. A process that lost its attachment
     /// when the node restarted would not receive `Suspend`, and would keep its links to the old host.
     ///

@@ -378,6 +378,19 @@ impl Instance {
         self.changed.notify_waiters();
     }
 
+    /// Ends the connections of processes in a virtual machine, as if they had suspended.
+    pub fn part_without_word(&mut self) {
+        let vid = self.id.vid;
+        for (seat, member) in &mut self.members {
+            let Seat::Verbs(index) = *seat else { continue };
+            if member.is_inside && member.suspended.is_none() {
+                let process = ProcessId { vid, index };
+                member.suspended = Some(SuspendedProcess::without_word(process));
+                member.cut_off.notify_one();
+            }
+        }
+    }
+
     fn with_descriptors(
         &self,
         message: ToProcess,

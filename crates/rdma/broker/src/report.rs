@@ -18,6 +18,13 @@ pub struct SuspendedProcess {
     pub active_peers: Vec<ProcessId>,
 }
 
+impl SuspendedProcess {
+    /// One that could not say what it holds.
+    pub(crate) fn without_word(process: ProcessId) -> Self {
+        Self { process, elapsed_us: 0, queue_pairs: 0, memory_regions: 0, active_peers: Vec::new() }
+    }
+}
+
 /// An instance whose processes are all suspended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SuspendReport {

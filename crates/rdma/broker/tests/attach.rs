@@ -227,6 +227,37 @@ fn a_process_keeps_its_index_across_moves() {
     assert_eq!(back.shared_memory(peer.id), peer.shared_memory(id));
 }
 
+/// A guest that stands still answers nothing. Its programs attach again when it goes on.
+#[test]
+fn programs_of_a_stopped_guest_are_parted_with_and_keep_their_seats() {
+    let fabric = LocalFabric::new(2).unwrap();
+    let machine = fabric.add_instance(0).unwrap();
+    let stopped = Process::inside(&fabric, &machine, 41);
+    let report = thread::scope(|scope| {
+        let suspending = scope.spawn(|| fabric.suspend(&machine));
+        assert_eq!(stopped.hear().0, ToProcess::Suspend);
+        assert!(!suspending.is_finished());
+        fabric.broker(0).unwrap().part_without_word(machine.id());
+        suspending.join().unwrap().unwrap()
+    });
+    assert_eq!(report.processes.iter().map(|process| process.process).collect::<Vec<_>>(), [stopped.id]);
+    assert!(receive(&stopped.socket).is_none(), "the connection is closed");
+    thread::scope(|scope| {
+        let resuming = scope.spawn(|| fabric.resume(&machine, 1));
+        let socket = loop {
+            match fabric.connect(&machine, 41) {
+                Ok(socket) => break socket,
+                Err(_) => thread::yield_now(),
+            }
+        };
+        ioctl_fionbio(&socket, false).unwrap();
+        let back = Process::greet(socket, Role::Verbs, Some(stopped.id));
+        assert_eq!((back.id, back.epoch > stopped.epoch), (stopped.id, true));
+        back.say(&ToNode::Resumed { elapsed_us: 1 });
+        resuming.join().unwrap().unwrap();
+    });
+}
+
 #[test]
 fn reports_of_traffic_add_up_over_processes_and_moves() {
     let fabric = LocalFabric::new(1).unwrap();

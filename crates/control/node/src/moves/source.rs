@@ -1,5 +1,7 @@
 //! The operations of the host that an instance leaves.
 
+use std::convert::Infallible;
+use std::future::pending;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,6 +18,7 @@ use moves::{HostName, MoveId, Side};
 use rpc::frame;
 use rpc::wire::{self, Measurement};
 use tokio::task::spawn_blocking;
+use tokio::time::sleep;
 
 use super::images::{Couriers, saved, send_rest, why_not_taken};
 use super::outcome::{Reason, Result, micros, nothing_left, refused, report_outage, report_progress, watch};
@@ -30,6 +33,9 @@ const SUSPEND_LIMIT: Duration = Duration::from_secs(5);
 
 /// The same for programs in a guest, whose processors may be emulated and many times slower.
 const SUSPEND_LIMIT_IN_GUESTS: Duration = Duration::from_secs(15);
+
+/// How often to look whether a guest stands still, while its programs suspend.
+const LOOK: Duration = Duration::from_millis(20);
 
 fn suspend_limit(kind: Kind) -> Duration {
     if kind == Kind::Vm { SUSPEND_LIMIT_IN_GUESTS } else { SUSPEND_LIMIT }
@@ -103,7 +109,12 @@ impl Source {
             self.agent.uplink().measured(id, Measurement::Turn { waited_us: micros(asked.elapsed()) });
         }
         // Processes that have suspended by then attach again when the broker listens again.
-        let suspending = self.broker.suspend(live.id(vid), suspend_limit(live.kind));
+        let suspending = async {
+            tokio::select! {
+                report = self.broker.suspend(live.id(vid), suspend_limit(live.kind)) => report,
+                never = self.part_from_stopped(vid, &live) => match never {},
+            }
+        };
         let report = cancel.unless(suspending).await.ok_or("cancelled")??;
         if let Some((_, Side::Host(destination))) = &leaving {
             let active = report.processes.iter().flat_map(|process| &process.active_peers);
@@ -129,6 +140,19 @@ impl Source {
             self.agent.uplink().measured(id, measurement);
         }
         Ok(Outcome::Suspended(suspension))
+    }
+
+    /// Parts with the programs of a guest that stands still.
+    async fn part_from_stopped(&self, vid: Vid, live: &Live) -> Infallible {
+        while live.kind == Kind::Vm {
+            let looked = self.sides.source(vid, live, |source| Ok(source.stands_still())).await;
+            if looked.unwrap_or(false) {
+                self.broker.part_without_word(live.id(vid));
+                break;
+            }
+            sleep(LOOK).await;
+        }
+        pending().await
     }
 
     fn in_words(&self, error: &Error) -> Reason {

@@ -258,6 +258,10 @@ impl Source for Here {
         self.engine.change(&self.name, State::Stopped, State::Running)
     }
 
+    fn stands_still(&self) -> bool {
+        false
+    }
+
     fn left_memory(&self) -> Result<Arc<dyn LeftMemory>> {
         Err(unknown(&self.name))
     }

@@ -258,6 +258,10 @@ impl Source for Leaving {
         self.here.engine.change(&self.here.name, State::Stopped, State::Running)
     }
 
+    fn stands_still(&self) -> bool {
+        false
+    }
+
     fn left_memory(&self) -> Result<Arc<dyn LeftMemory>> {
         Err(unknown(&self.here.name))
     }

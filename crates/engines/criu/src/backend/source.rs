@@ -69,6 +69,10 @@ impl Source for Departure {
         Ok(self.engine.resume(&self.name)?)
     }
 
+    fn stands_still(&self) -> bool {
+        false
+    }
+
     fn left_memory(&self) -> Result<Arc<dyn LeftMemory>> {
         Ok(Arc::new(self.engine.left_behind(&self.name)?))
     }
