@@ -80,8 +80,11 @@ impl Hostile {
         while taken < MUCH {
             match self.port.write(bytes) {
                 Ok(length) => taken += length,
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::BrokenPipe) => break,
-                Err(error) => panic!("{error}"),
+                // A relay that closes the port may leave bytes unread, which resets it.
+                Err(error) => match error.kind() {
+                    ErrorKind::WouldBlock | ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => break,
+                    _ => panic!("{error}"),
+                },
             }
         }
         taken
