@@ -97,7 +97,8 @@ fn a_host_that_asks_to_leave_is_emptied() -> Result<()> {
     auto(&lab, &["on", "--hold", "2s"])?;
     std::fs::write(lab.lab.layout().state("h1".parse()?).join("leave"), "a disk fails\n")?;
     lab.eventually("the host is empty", || Ok(lab.instance("job")?.host == "h2"))?;
-    let hosts = lab.transhume(&["hosts"])?.success()?.lines.concat();
-    ensure!(hosts.contains("drained, asks to be emptied: a disk fails"), "{hosts}");
-    Ok(())
+    lab.eventually("the host is drained, and asks for it", || {
+        let hosts = lab.transhume(&["hosts"])?.success()?.lines.concat();
+        Ok(hosts.contains("drained, asks to be emptied: a disk fails"))
+    })
 }
