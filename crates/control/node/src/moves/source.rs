@@ -144,15 +144,17 @@ impl Source {
 
     /// Parts with the programs of a guest that stands still.
     async fn part_from_stopped(&self, vid: Vid, live: &Live) -> Infallible {
-        while live.kind == Kind::Vm {
-            let looked = self.sides.source(vid, live, |source| Ok(source.stands_still())).await;
-            if looked.unwrap_or(false) {
-                self.broker.part_without_word(live.id(vid));
-                break;
+        if live.kind == Kind::Vm {
+            while !self.stands_still(vid, live).await {
+                sleep(LOOK).await;
             }
-            sleep(LOOK).await;
+            self.broker.part_without_word(live.id(vid));
         }
         pending().await
+    }
+
+    async fn stands_still(&self, vid: Vid, live: &Live) -> bool {
+        self.sides.source(vid, live, |source| Ok(source.stands_still())).await.unwrap_or(false)
     }
 
     fn in_words(&self, error: &Error) -> Reason {
